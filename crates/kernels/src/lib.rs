@@ -1,0 +1,9 @@
+//! CPU kernels over plain slices: threads, SIMD arithmetic, matrix product, reductions, convolution.
+//!
+//! Knows no tensor and no op. Every kernel has a slow, obvious twin that its tests compare it with.
+//! One binary carries a path for each instruction set; the choice is made once, at run time.
+#![allow(unsafe_code, reason = "SIMD intrinsics and the thread pool; every block carries its proof")]
+
+pub mod gemm;
+pub mod simd;
+pub mod threads;
