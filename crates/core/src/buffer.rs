@@ -1,0 +1,284 @@
+//! Typed, aligned, shared memory. The only `unsafe` code of this crate.
+//!
+//! Invariants, kept by this file alone:
+//! 1. every byte of a block is initialised, and `ptr` is aligned to 64 bytes (pooled) or to the
+//!    element (mapped);
+//! 2. a `Buffer`'s first `len` elements are valid values of its dtype: any bytes for numbers, only
+//!    0 and 1 for `bool`;
+//! 3. memory is written only through `&mut Buffer` while its block has exactly one owner.
+#![allow(unsafe_code, reason = "raw memory lives here; see the invariants above")]
+
+use std::alloc::{Layout as AllocLayout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::dtype::{DType, Element};
+use crate::pool;
+
+/// Alignment of pooled memory: a cache line, and the widest SIMD register.
+pub(crate) const ALIGN: usize = 64;
+
+/// A block of memory with its owner.
+pub(crate) struct Block {
+    ptr: NonNull<u8>,
+    capacity: usize,
+    owner: Owner,
+}
+
+enum Owner {
+    /// Allocated here, with `capacity` bytes at `ALIGN`.
+    Heap,
+    /// Lent by something that must stay alive: a memory-mapped file.
+    Lent(#[expect(dead_code, reason = "held to keep the memory alive")] Arc<dyn Any + Send + Sync>),
+}
+
+// SAFETY: a block is plain memory; it is written only through unique ownership (invariant 3), and
+// a lent owner is itself `Send + Sync`.
+unsafe impl Send for Block {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// Zeroed memory from the system. Large blocks arrive as untouched zero pages.
+    pub(crate) fn allocate(capacity: usize) -> Self {
+        let layout = AllocLayout::from_size_align(capacity.max(ALIGN), ALIGN)
+            .expect("pool classes stay below isize::MAX");
+        // SAFETY: the layout has non-zero size.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
+        Self { ptr, capacity: capacity.max(ALIGN), owner: Owner::Heap }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Owner::Heap = self.owner {
+            let layout = AllocLayout::from_size_align(self.capacity, ALIGN).expect("checked when allocated");
+            // SAFETY: allocated in `allocate` with this very layout, and freed only here.
+            unsafe { dealloc(self.ptr.as_ptr(), layout) };
+        }
+    }
+}
+
+/// Memory for `len` elements of one dtype, shared by clones, returned to the pool by the last one.
+pub struct Buffer {
+    block: ManuallyDrop<Arc<Block>>,
+    dtype: DType,
+    len: usize,
+}
+
+impl Buffer {
+    /// Memory whose contents are valid but arbitrary: what its previous user left behind.
+    pub fn scratch(dtype: DType, len: usize) -> Self {
+        let bytes = len.checked_mul(dtype.size()).expect("shapes are checked before memory is asked for");
+        let mut buffer = Self { block: ManuallyDrop::new(pool::take(bytes)), dtype, len };
+        if dtype == DType::Bool {
+            // A stale byte need not be a `bool` (invariant 2).
+            buffer.bytes_mut().fill(0);
+        }
+        buffer
+    }
+
+    /// Memory filled with zeros.
+    pub fn zeros(dtype: DType, len: usize) -> Self {
+        let mut buffer = Self::scratch(dtype, len);
+        buffer.bytes_mut().fill(0);
+        buffer
+    }
+
+    /// A copy of a slice.
+    pub fn from_slice<T: Element>(data: &[T]) -> Self {
+        let mut buffer = Self::scratch(T::DTYPE, data.len());
+        buffer.as_mut_slice().copy_from_slice(data);
+        buffer
+    }
+
+    /// A copy of raw little-endian bytes. `None` when the count is no multiple of the element size,
+    /// or when a `bool` is neither 0 nor 1.
+    pub fn from_le_bytes(dtype: DType, bytes: &[u8]) -> Option<Self> {
+        if !bytes.len().is_multiple_of(dtype.size()) || !valid(dtype, bytes) {
+            return None;
+        }
+        let mut buffer = Self::scratch(dtype, bytes.len() / dtype.size());
+        buffer.bytes_mut().copy_from_slice(bytes);
+        if cfg!(target_endian = "big") {
+            buffer.bytes_mut().chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
+        }
+        Some(buffer)
+    }
+
+    /// Memory lent by `owner` without a copy, for instance a range of a mapped file. `None` when the
+    /// bytes cannot be read in place: misaligned, a bad `bool`, or the wrong byte order; copy then.
+    ///
+    /// The bytes must not change while `owner` lives. For a mapped file this is the promise of
+    /// whoever maps it.
+    pub fn lend<O>(owner: O, range: std::ops::Range<usize>, dtype: DType) -> Option<Self>
+    where
+        O: AsRef<[u8]> + Send + Sync + 'static,
+    {
+        // Behind an `Arc` first: moving `owner` afterwards could move bytes that it holds inline.
+        // The borrow below then lasts as long as this `Arc`, since nobody mutates through it.
+        let owner = Arc::new(owner);
+        let bytes = (*owner).as_ref().get(range)?;
+        let ptr = NonNull::from(bytes).cast::<u8>();
+        let fits =
+            (ptr.as_ptr() as usize).is_multiple_of(dtype.size()) && bytes.len().is_multiple_of(dtype.size());
+        if cfg!(target_endian = "big") || !fits || !valid(dtype, bytes) {
+            return None;
+        }
+        let (capacity, len) = (bytes.len(), bytes.len() / dtype.size());
+        Some(Self {
+            block: ManuallyDrop::new(Arc::new(Block { ptr, capacity, owner: Owner::Lent(owner) })),
+            dtype,
+            len,
+        })
+    }
+
+    /// The dtype.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether nobody else holds this memory, so that it may be overwritten.
+    pub fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.block) == 1 && matches!(self.block.owner, Owner::Heap)
+    }
+
+    /// Whether two buffers are the same memory.
+    pub fn shares(&self, other: &Buffer) -> bool {
+        Arc::ptr_eq(&self.block, &other.block)
+    }
+
+    /// The elements. Panics when `T` is not the buffer's dtype.
+    #[inline]
+    pub fn as_slice<T: Element>(&self) -> &[T] {
+        assert!(T::DTYPE == self.dtype, "buffer of {} read as {}", self.dtype, T::DTYPE);
+        // SAFETY: invariants 1 and 2 hold for `len` elements of this dtype, and `Element` is sealed
+        // to types of exactly that representation. Nobody writes while `&self` is shared (3).
+        unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr().cast::<T>(), self.len) }
+    }
+
+    /// The elements, to be overwritten. Panics when `T` is not the dtype or the memory is shared.
+    #[inline]
+    pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
+        assert!(T::DTYPE == self.dtype, "buffer of {} written as {}", self.dtype, T::DTYPE);
+        assert!(self.is_unique(), "shared memory is never written");
+        // SAFETY: as in `as_slice`; unique ownership was just checked, and `&mut self` keeps it: a
+        // clone needs `&self`. Writing a `T` keeps invariant 2.
+        unsafe { std::slice::from_raw_parts_mut(self.block.ptr.as_ptr().cast::<T>(), self.len) }
+    }
+
+    /// The raw bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: all bytes of a block are initialised (1), and `len` elements fit in it.
+        unsafe { std::slice::from_raw_parts(self.block.ptr.as_ptr(), self.len * self.dtype.size()) }
+    }
+
+    /// The raw bytes, private because a caller could break invariant 2.
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        assert!(self.is_unique(), "shared memory is never written");
+        // SAFETY: as in `bytes`, and unique as in `as_mut_slice`.
+        unsafe { std::slice::from_raw_parts_mut(self.block.ptr.as_ptr(), self.len * self.dtype.size()) }
+    }
+}
+
+fn valid(dtype: DType, bytes: &[u8]) -> bool {
+    dtype != DType::Bool || bytes.iter().all(|&b| b <= 1)
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        Self { block: ManuallyDrop::new(Arc::clone(&self.block)), dtype: self.dtype, len: self.len }
+    }
+}
+
+impl Drop for Buffer {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: `self.block` is not touched again: this is the end of `drop`.
+        let mut block = unsafe { ManuallyDrop::take(&mut self.block) };
+        // The last owner gives pooled memory back whole, its `Arc` included, so that the next
+        // buffer of this size costs no allocation at all.
+        if let Some(b) = Arc::get_mut(&mut block)
+            && let Owner::Heap = b.owner
+        {
+            pool::give(block);
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} x {})", self.len, self.dtype)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_comes_back_from_the_pool() {
+        let first = Buffer::scratch(DType::F32, 1000);
+        let at = first.bytes().as_ptr();
+        drop(first);
+        assert_eq!(Buffer::scratch(DType::F32, 1000).bytes().as_ptr(), at);
+    }
+
+    #[test]
+    fn stale_bytes_never_become_bools() {
+        let n = 777;
+        drop(Buffer::from_slice(&vec![0xFFu8; n]));
+        assert!(Buffer::scratch(DType::Bool, n).as_slice::<bool>().iter().all(|&b| !b));
+        assert!(Buffer::from_le_bytes(DType::Bool, &[0, 1, 2]).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "shared memory is never written")]
+    fn shared_memory_cannot_be_written() {
+        let mut a = Buffer::zeros(DType::F32, 4);
+        let _b = a.clone();
+        a.as_mut_slice::<f32>()[0] = 1.0;
+    }
+
+    #[test]
+    fn lent_memory_is_read_in_place_and_only_when_aligned() {
+        let owner: Vec<u8> = vec![0; 64];
+        let at = owner.as_ptr() as usize;
+        let first = (0..4).find(|i| (at + i).is_multiple_of(4)).unwrap();
+        let b = Buffer::lend(owner.clone(), first..first + 8, DType::F32);
+        // The clone may be aligned differently; either outcome must be consistent.
+        if let Some(b) = b {
+            assert_eq!(b.as_slice::<f32>(), [0.0, 0.0]);
+            assert!(!b.is_unique());
+        }
+        assert!(Buffer::lend(owner.clone(), 0..7, DType::F32).is_none());
+        assert!(Buffer::lend(owner, 60..70, DType::U8).is_none());
+    }
+
+    #[test]
+    fn buffers_cross_threads() {
+        let b = Buffer::from_slice(&[1i64, 2, 3]);
+        let c = b.clone();
+        let sum: i64 = std::thread::spawn(move || c.as_slice::<i64>().iter().sum()).join().unwrap();
+        assert_eq!(sum, 6);
+        assert!(b.is_unique());
+    }
+}

@@ -1,0 +1,97 @@
+//! What a kernel sees: an operand to read, a result to fill.
+
+use crate::buffer::Buffer;
+use crate::dtype::{DType, Element};
+use crate::layout::Layout;
+use crate::shape::Shape;
+
+/// An operand: memory and the layout over it.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    buffer: &'a Buffer,
+    layout: &'a Layout,
+}
+
+impl<'a> View<'a> {
+    /// Panics when the layout leaves the buffer.
+    pub fn new(buffer: &'a Buffer, layout: &'a Layout) -> Self {
+        debug_assert!(layout.end() <= buffer.len(), "layout leaves its buffer");
+        Self { buffer, layout }
+    }
+
+    /// The dtype.
+    pub fn dtype(&self) -> DType {
+        self.buffer.dtype()
+    }
+
+    /// The sizes.
+    pub fn shape(&self) -> &'a Shape {
+        self.layout.shape()
+    }
+
+    /// The layout over [`View::memory`].
+    pub fn layout(&self) -> &'a Layout {
+        self.layout
+    }
+
+    /// All the memory under the view, to be read at the positions of its layout.
+    #[inline]
+    pub fn memory<T: Element>(&self) -> &'a [T] {
+        self.buffer.as_slice()
+    }
+
+    /// The elements in row-major order, if they lie so in memory.
+    #[inline]
+    pub fn dense<T: Element>(&self) -> Option<&'a [T]> {
+        let start = self.layout.offset();
+        self.layout.is_contiguous().then(|| match self.layout.numel() {
+            0 => &[][..],
+            n => &self.buffer.as_slice()[start..start + n],
+        })
+    }
+
+    /// The elements in row-major order.
+    pub fn iter<T: Element>(&self) -> impl ExactSizeIterator<Item = T> + 'a {
+        let memory = self.memory::<T>();
+        self.layout.positions().map(move |p| memory[p])
+    }
+}
+
+/// A result: dense row-major memory of its own.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    buffer: &'a mut Buffer,
+    shape: &'a Shape,
+}
+
+impl<'a> ViewMut<'a> {
+    /// Panics when the buffer does not hold exactly the elements of `shape`.
+    pub fn new(buffer: &'a mut Buffer, shape: &'a Shape) -> Self {
+        debug_assert_eq!(buffer.len(), shape.numel());
+        Self { buffer, shape }
+    }
+
+    /// The dtype.
+    pub fn dtype(&self) -> DType {
+        self.buffer.dtype()
+    }
+
+    /// The sizes.
+    pub fn shape(&self) -> &'a Shape {
+        self.shape
+    }
+
+    /// The elements in row-major order; their contents are arbitrary until written.
+    #[inline]
+    pub fn dense<T: Element>(&mut self) -> &mut [T] {
+        self.buffer.as_mut_slice()
+    }
+
+    /// Fills an f32 result with `f` of the elements of `x`, which has the same shape.
+    pub fn map_f32(&mut self, x: &View<'_>, f: impl Fn(f32) -> f32) {
+        assert_eq!(x.shape(), self.shape, "map_f32 needs equal shapes");
+        for (y, x) in self.dense::<f32>().iter_mut().zip(x.iter::<f32>()) {
+            *y = f(x);
+        }
+    }
+}
