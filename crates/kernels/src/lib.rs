@@ -5,5 +5,6 @@
 #![allow(unsafe_code, reason = "SIMD intrinsics and the thread pool; every block carries its proof")]
 
 pub mod gemm;
+pub mod math;
 pub mod simd;
 pub mod threads;

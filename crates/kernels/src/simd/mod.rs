@@ -1,6 +1,18 @@
-//! Which instruction set this CPU offers, found once at run time.
+//! Which instruction set this CPU offers, and vectors of f32 lanes written once for all of them.
+//!
+//! A kernel is a [`Body`]: generic code over [`F32s`]. [`dispatch`] compiles it once for each instruction
+//! set and runs the widest one that this machine has. The same body therefore runs on plain f32 in
+//! tests, and AVX-512 runs code that AVX2 has tested.
+
+mod avx2;
+mod avx512;
+pub mod map;
+mod scalar;
+pub mod vector;
 
 use std::sync::OnceLock;
+
+use crate::simd::vector::F32s;
 
 /// The widest instruction set that a kernel may use on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,6 +23,15 @@ pub enum Isa {
     Avx2,
     /// AVX-512 (F, BW, DQ, VL): sixteen f32 lanes.
     Avx512,
+}
+
+/// A kernel, generic over the vector. `run` must be `#[inline(always)]`, as must all that it calls with
+/// `V`: only code inlined into the `target_feature` function of [`dispatch`] gets its instructions.
+pub trait Body {
+    /// What the kernel returns.
+    type Out;
+    /// The kernel on vectors `V`, with `v` some vector of that kind: the proof that this CPU has them.
+    fn run<V: F32s>(self, v: V) -> Self::Out;
 }
 
 /// The instruction set of this machine. `THALWEG_ISA=scalar|avx2|avx512` lowers it, never raises it.
@@ -26,9 +47,45 @@ pub fn isa() -> Isa {
     })
 }
 
+/// Runs `body` with the vectors of [`isa`].
+#[inline]
+pub fn dispatch<B: Body>(body: B) -> B::Out {
+    dispatch_on(isa(), body)
+}
+
+/// Runs `body` with the vectors of `isa`, or of this machine's if that is less.
+#[inline]
+pub fn dispatch_on<B: Body>(wanted: Isa, body: B) -> B::Out {
+    match wanted.min(isa()) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` is at least `Avx512`, so `detect` has seen every feature of `run_avx512`.
+        Isa::Avx512 => unsafe { run_avx512(body) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` is at least `Avx2`, so `detect` has seen every feature of `run_avx2`.
+        Isa::Avx2 => unsafe { run_avx2(body) },
+        _ => body.run(scalar::Lane(0.0)),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_avx2<B: Body>(body: B) -> B::Out {
+    // SAFETY: this function runs only where AVX2 is, which is all that `splat_new` asks.
+    body.run(unsafe { avx2::Lanes8::splat_new(0.0) })
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn run_avx512<B: Body>(body: B) -> B::Out {
+    // SAFETY: this function runs only where AVX-512 is, which is all that `splat_new` asks.
+    body.run(unsafe { avx512::Lanes16::splat_new(0.0) })
+}
+
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Isa {
-    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+    let avx2 = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
     let avx512 = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")

@@ -1,0 +1,135 @@
+//! exp and what is made of it, on vectors.
+//!
+//! All split x = n ln 2 + r with |r| ≤ ln 2 / 2 and scale a polynomial in r by 2ⁿ in two halves, so that
+//! results below the normal range are rounded once.
+
+use std::f32::consts::LOG2_E;
+
+use crate::simd::vector::{F32s, I32s};
+
+/// ln 2 in two parts; the first has zeros at its end, so that n · LN2_HI is exact.
+const LN2_HI: f32 = 6.931_457_5e-1;
+const LN2_LO: f32 = 1.428_606_8e-6;
+
+/// Σ c[i] xⁱ, by Horner's rule.
+#[inline(always)]
+pub(crate) fn polynomial<V: F32s, const N: usize>(x: V, c: [f32; N]) -> V {
+    let mut sum = x.splat(c[N - 1]);
+    for &c in c[..N - 1].iter().rev() {
+        sum = sum.mul_add(x, x.splat(c));
+    }
+    sum
+}
+
+/// 2ⁿ for −126 ≤ n ≤ 127.
+#[inline(always)]
+fn power_of_two<V: F32s>(n: V::I) -> V {
+    V::from_bits((n + n.splat(127)).shl(23))
+}
+
+/// exp(x) as `(m, s)` with exp(x) = m · s, m normal even where the product is not.
+#[inline(always)]
+pub(crate) fn exp_parts<V: F32s>(x: V) -> (V, V) {
+    // Outside of this range x · eˣ is 0 or ∞ all the same. The bound comes first: NaN stays NaN.
+    let x = x.splat(89.0).min(x.splat(-120.0).max(x));
+    let n = (x * x.splat(LOG2_E)).to_i32();
+    let n_f = V::from_i32(n);
+    let r = n_f.mul_add(x.splat(-LN2_HI), x);
+    let r = n_f.mul_add(x.splat(-LN2_LO), r);
+    // Coefficients of Cephes' expf.
+    let q =
+        polynomial(r, [0.5, 1.666_666_5e-1, 4.166_579_6e-2, 8.333_452e-3, 1.398_199_9e-3, 1.987_569_1e-4]);
+    let p = q.mul_add(r * r, r) + x.splat(1.0);
+    let half = n.shr(1);
+    (p * power_of_two::<V>(half), power_of_two(n - half))
+}
+
+/// eˣ.
+#[inline(always)]
+pub fn exp<V: F32s>(x: V) -> V {
+    let (m, s) = exp_parts(x);
+    m * s
+}
+
+/// 2ˣ.
+#[inline(always)]
+pub fn exp2<V: F32s>(x: V) -> V {
+    let x = x.splat(129.0).min(x.splat(-151.0).max(x));
+    let n = x.to_i32();
+    let r = x - V::from_i32(n);
+    // Coefficients of Cephes' exp2f.
+    let q = polynomial(
+        r,
+        [6.931_472e-1, 2.402_264_8e-1, 5.550_332_5e-2, 9.618_437e-3, 1.339_887_4e-3, 1.535_336_2e-4],
+    );
+    let p = q.mul_add(r, x.splat(1.0));
+    let half = n.shr(1);
+    p * power_of_two(half) * power_of_two(n - half)
+}
+
+/// eˣ − 1.
+#[inline(always)]
+pub fn expm1<V: F32s>(x: V) -> V {
+    let bounded = x.splat(89.0).min(x.splat(-18.0).max(x));
+    let n = (bounded * x.splat(LOG2_E)).to_i32();
+    let n_f = V::from_i32(n);
+    let r = n_f.mul_add(x.splat(-LN2_HI), bounded);
+    let r = n_f.mul_add(x.splat(-LN2_LO), r);
+    // Coefficients by N. Juffa, "expm1f with at most 1 ulp error".
+    let q = polynomial(
+        r,
+        [4.999_999_7e-1, 1.666_667_2e-1, 4.166_668e-2, 8.333_44e-3, 1.393_090_7e-3, 1.973_509_8e-4],
+    );
+    // Twice half of 2ⁿ (e^r − 1) + 2ⁿ − 1: at n = 128 the power itself would be infinite. For n = 1 the
+    // half joins r before the rounding of the product.
+    let one = n_f.eq(x.splat(1.0));
+    let u = r.or_where(one, r + x.splat(0.5));
+    let v = q.mul_add(r * r, u);
+    let t = power_of_two::<V>(n - n.splat(1));
+    let high = t - x.splat(0.5);
+    let low = (t - high) - x.splat(0.5);
+    let y = v.mul_add(t, low) + high;
+    let y = (y + y).or_where(one, v + v).or_where(n_f.eq(x.splat(0.0)), v);
+    y.or_where(x.eq(x.splat(0.0)), x)
+}
+
+/// tanh x.
+#[inline(always)]
+pub fn tanh<V: F32s>(x: V) -> V {
+    let a = x.abs();
+    let one = x.splat(1.0);
+    let e = exp(a + a);
+    let far = x.splat(-2.0).mul_add(one / (e + one), one).with_sign(x);
+    // Least squares for the relative error over |x| ≤ 0.608.
+    let s = x * x;
+    let p = polynomial(s, TANH);
+    let near = (p * s).mul_add(x, x);
+    far.or_where(a.lt(x.splat(0.6)), near).or_where(x.eq(x.splat(0.0)), x)
+}
+
+const TANH: [f32; 5] = [-3.333_329_3e-1, 1.333_176_6e-1, -5.376_938e-2, 2.074_392_7e-2, -5.830_910_5e-3];
+
+/// `(m, s, d)` with 1 / (1 + e⁻ˣ) = m · s / d: the quotient of e⁻¹ˣ¹ or 1, and 1 + e⁻¹ˣ¹.
+#[inline(always)]
+fn sigmoid_parts<V: F32s>(x: V) -> (V, V, V) {
+    let one = x.splat(1.0);
+    let (m, s) = exp_parts(-x.abs());
+    let negative = x.lt(x.splat(0.0));
+    (one.or_where(negative, m), one.or_where(negative, s), m.mul_add(s, one))
+}
+
+/// 1 / (1 + e⁻ˣ).
+#[inline(always)]
+pub fn sigmoid<V: F32s>(x: V) -> V {
+    let (m, s, d) = sigmoid_parts(x);
+    (m / d * s).or_where(x.is_nan(), x)
+}
+
+/// x / (1 + e⁻ˣ).
+#[inline(always)]
+pub fn silu<V: F32s>(x: V) -> V {
+    let (m, s, d) = sigmoid_parts(x);
+    // Bounded below, as −∞ · 0 is NaN where the limit is −0.
+    let bounded = x.splat(-120.0).max(x);
+    m * bounded / d * s
+}
