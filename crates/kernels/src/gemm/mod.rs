@@ -1,1 +1,227 @@
-//! Matrix product.
+//! Matrix product in f32 and f64, for any strides of the operands.
+//!
+//! C is row-major and dense in its rows; A and B are [`MatRef`]s. Each element of C is a sum over k in
+//! an order that depends on the shapes alone: the number of threads never changes a bit of the result.
+//! NaN and infinities propagate as IEEE 754 says; no zero is skipped.
+
+mod blocked;
+mod gemv;
+mod matrix;
+pub mod naive;
+mod pack;
+mod scratch;
+mod tile;
+mod vector;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::{Add, Mul};
+
+pub use matrix::MatRef;
+
+use crate::threads::{parallel, threads};
+
+/// Multiply-adds of one product from which a batch is not shared out product by product, unless there
+/// are many products.
+const LARGE: usize = 1 << 24;
+
+/// `c (m×n) = a (m×k) · b (k×n)`, or `c += a · b` if `accumulate`; row i of c begins at `i * ldc`.
+///
+/// Panics if the shapes do not agree or c is too short.
+///
+/// ```
+/// use thalweg_kernels::gemm::{MatRef, gemm_f32};
+/// let (a, b) = ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0]);
+/// let mut c = [0.0; 2];
+/// gemm_f32(MatRef::row_major(&a, 2, 2), MatRef::row_major(&b, 2, 1), &mut c, 1, false);
+/// assert_eq!(c, [17.0, 39.0]);
+/// ```
+pub fn gemm_f32(a: MatRef<f32>, b: MatRef<f32>, c: &mut [f32], ldc: usize, accumulate: bool) {
+    gemm(a, b, c, ldc, accumulate);
+}
+
+/// [`gemm_f32`] in f64.
+pub fn gemm_f64(a: MatRef<f64>, b: MatRef<f64>, c: &mut [f64], ldc: usize, accumulate: bool) {
+    gemm(a, b, c, ldc, accumulate);
+}
+
+/// A row of equal matrices in one slice: matrix `i` begins at `i * batch_stride`, 0 for one shared matrix.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchRef<'a, T> {
+    data: &'a [T],
+    batch_stride: usize,
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a, T: Copy> BatchRef<'a, T> {
+    /// `data` from the first element of matrix 0. Bounds are checked when a matrix is taken out.
+    pub fn new(
+        data: &'a [T],
+        batch_stride: usize,
+        (rows, cols): (usize, usize),
+        (row_stride, col_stride): (usize, usize),
+    ) -> Self {
+        Self { data, batch_stride, rows, cols, row_stride, col_stride }
+    }
+
+    /// Matrix `idx`. Panics if it lies outside the data.
+    pub fn get(&self, idx: usize) -> MatRef<'a, T> {
+        let from = if self.rows == 0 || self.cols == 0 { 0 } else { idx * self.batch_stride };
+        MatRef::new(&self.data[from..], self.rows, self.cols, self.row_stride, self.col_stride)
+    }
+}
+
+/// The outputs of a batched product: row `r` of product `i` begins at `i * batch_stride + r * ldc`.
+#[derive(Debug)]
+pub struct BatchMut<'a, T> {
+    /// All outputs.
+    pub data: &'a mut [T],
+    /// Elements from one output to the next; outputs may not overlap.
+    pub batch_stride: usize,
+    /// Elements from one row to the next.
+    pub ldc: usize,
+}
+
+/// [`gemm_f32`] for each of `n_batch` products. Bit for bit the same as one call for each.
+pub fn gemm_batched_f32(
+    n_batch: usize,
+    a: BatchRef<f32>,
+    b: BatchRef<f32>,
+    c: BatchMut<f32>,
+    accumulate: bool,
+) {
+    gemm_batched(n_batch, a, b, c, accumulate);
+}
+
+/// [`gemm_batched_f32`] in f64.
+pub fn gemm_batched_f64(
+    n_batch: usize,
+    a: BatchRef<f64>,
+    b: BatchRef<f64>,
+    c: BatchMut<f64>,
+    accumulate: bool,
+) {
+    gemm_batched(n_batch, a, b, c, accumulate);
+}
+
+/// The numbers that can be multiplied: f32 and f64.
+trait Element: Copy + Send + Sync + Add<Output = Self> + Mul<Output = Self> + 'static {
+    const ZERO: Self;
+    const ONE: Self;
+    fn kernels() -> &'static tile::Kernels<Self>;
+}
+
+impl Element for f32 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    fn kernels() -> &'static tile::Kernels<Self> {
+        tile::kernels_f32()
+    }
+}
+
+impl Element for f64 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    fn kernels() -> &'static tile::Kernels<Self> {
+        tile::kernels_f64()
+    }
+}
+
+/// A pointer that tasks on other threads may use; whoever makes one says why that is sound.
+#[derive(Clone, Copy)]
+struct SendPtr<T>(*mut T);
+
+// SAFETY: only a number. Every use is an unsafe block that proves its own accesses.
+unsafe impl<T> Send for SendPtr<T> {}
+// SAFETY: as for `Send`.
+unsafe impl<T> Sync for SendPtr<T> {}
+
+impl<T> SendPtr<T> {
+    fn of(ptr: *const T) -> Self {
+        Self(ptr.cast_mut())
+    }
+
+    /// A method, so that closures capture the wrapper and not its field.
+    fn get(self) -> *mut T {
+        self.0
+    }
+}
+
+fn gemm<T: Element>(a: MatRef<T>, b: MatRef<T>, c: &mut [T], ldc: usize, accumulate: bool) {
+    let n_c = check(&a, &b, ldc);
+    assert!(n_c <= c.len(), "gemm: c has {} elements, needs {n_c}", c.len());
+    // SAFETY: `check` counted the elements, and `c` is borrowed mutably for the call.
+    unsafe { gemm_into(a, b, SendPtr(c.as_mut_ptr()), ldc, accumulate) };
+}
+
+fn gemm_batched<T: Element>(
+    n_batch: usize,
+    a: BatchRef<T>,
+    b: BatchRef<T>,
+    c: BatchMut<T>,
+    accumulate: bool,
+) {
+    if n_batch == 0 {
+        return;
+    }
+    let BatchMut { data, batch_stride, ldc } = c;
+    // The last matrices reach furthest, so all others are inside too.
+    let n_c = check(&a.get(n_batch - 1), &b.get(n_batch - 1), ldc);
+    assert!(n_batch == 1 || n_c <= batch_stride, "gemm: outputs {batch_stride} apart overlap, need {n_c}");
+    let n_all = (n_batch - 1).checked_mul(batch_stride).and_then(|n| n.checked_add(n_c));
+    assert!(n_all.is_some_and(|n| n <= data.len()), "gemm: c has {} elements, too few", data.len());
+    let c = SendPtr(data.as_mut_ptr());
+    let one = |idx: usize| {
+        // SAFETY: product `idx` writes `n_c` elements from `idx * batch_stride` on: inside `data`, which
+        // is borrowed mutably for the call, and apart from the others.
+        unsafe {
+            let c = SendPtr(c.get().add(idx * batch_stride));
+            gemm_into(a.get(idx), b.get(idx), c, ldc, accumulate);
+        }
+    };
+    let size = a.rows * a.cols * b.cols;
+    // A product inside a task finds the pool taken and runs in its thread.
+    let by_product = size < LARGE || n_batch >= 4 * threads();
+    if by_product && size * n_batch >= blocked::PARALLEL_MIN {
+        parallel(n_batch, &one);
+    } else {
+        (0..n_batch).for_each(one);
+    }
+}
+
+/// Panics unless the shapes agree; returns how many elements C reaches over.
+fn check<T: Element>(a: &MatRef<T>, b: &MatRef<T>, ldc: usize) -> usize {
+    let (m, n) = (a.rows(), b.cols());
+    assert_eq!(a.cols(), b.rows(), "gemm: {m}×{} times {}×{n}", a.cols(), b.rows());
+    assert!(ldc >= n || m <= 1, "gemm: rows of c {ldc} apart overlap, need {n}");
+    matrix::span(m, n, ldc, 1).expect("gemm: c is larger than memory")
+}
+
+/// # Safety
+/// `c` is valid for reads and writes of the elements that [`check`] counts, by any thread, and is not
+/// accessed by others meanwhile.
+unsafe fn gemm_into<T: Element>(a: MatRef<T>, b: MatRef<T>, c: SendPtr<T>, ldc: usize, accumulate: bool) {
+    let (m, k, n) = (a.rows(), a.cols(), b.cols());
+    if m == 0 || n == 0 || (k == 0 && accumulate) {
+        return;
+    }
+    // SAFETY: passed on to the caller. A row of C is dense; a column of C has stride `ldc`.
+    unsafe {
+        if k == 0 {
+            (0..m).for_each(|i| std::slice::from_raw_parts_mut(c.get().add(i * ldc), n).fill(T::ZERO));
+            return;
+        }
+        let done = match (m, n) {
+            (1, _) => gemv::gemv(b.t(), a.t(), c, 1, accumulate),
+            (_, 1) => gemv::gemv(a, b, c, ldc, accumulate),
+            _ => None,
+        };
+        if done.is_none() {
+            blocked::gemm(a, b, c, ldc, accumulate);
+        }
+    }
+}

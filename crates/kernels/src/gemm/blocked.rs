@@ -1,0 +1,235 @@
+//! The blocked product: cuts C into tasks, k into blocks, and feeds the tile kernel from panels.
+//!
+//! The scheme is that of BLIS (Van Zee and van de Geijn, 2015). B is packed into a slab shared by all
+//! threads, then each task packs its rows of A, one k block at a time, and runs over the panels of B:
+//! a panel of B (`KC × nr`) stays in L1, the block of A (`MC × KC`) in L2, the slab in L3. A matrix that
+//! is read too few times to pay for its packing is used where it lies.
+//!
+//! The cut of k depends on k alone and tasks own disjoint parts of C, so the result does not depend on
+//! the number of threads.
+
+use super::pack::{Source, pack_panel};
+use super::scratch::{self, Use};
+use super::tile::{Kernels, Tile, TileShape};
+use super::{Element, MatRef, SendPtr};
+use crate::threads::{parallel, threads};
+
+/// Longest k block: a panel of B of 16 columns is then 24 KB of the 32 KB of L1.
+const KC: usize = 384;
+
+/// Rows of A in a task.
+const MC: usize = 96;
+
+/// Largest slab of packed B, in elements.
+const SLAB: usize = 1 << 21;
+
+/// Multiply-adds below which a second thread costs more than it brings (a few µs of work).
+pub(super) const PARALLEL_MIN: usize = 1 << 18;
+
+/// Rows of A up to which B is used where it lies, if its rows are dense.
+const DIRECT_B_ROWS: usize = 128;
+
+/// Columns of B up to which A is used where it lies.
+const DIRECT_A_COLS: usize = 128;
+
+/// `c (m×n) (+)= a (m×k) · b (k×n)`, rows of c `ldc` apart. None of m, n, k is 0.
+///
+/// # Safety
+/// `c` is valid for reads and writes of the m×n elements, by any thread, and is not accessed by others
+/// meanwhile.
+pub(super) unsafe fn gemm<T: Element>(a: MatRef<T>, b: MatRef<T>, c: SendPtr<T>, ldc: usize, add: bool) {
+    let product = Product { a, b, c, ldc, kernels: T::kernels() };
+    let (m, k, n) = (a.rows(), a.cols(), b.cols());
+    let nr = product.kernels.nr;
+    let n_threads = if m * n * k < PARALLEL_MIN { 1 } else { threads() };
+    if b.col_stride() == 1 && m <= DIRECT_B_ROWS {
+        let panels = Panels { at: SendPtr::of(b.as_ptr()), p_stride: b.row_stride(), panel_stride: nr };
+        product.multiply(panels, 0..k, 0..n, add, n_threads);
+        return;
+    }
+    // A slab takes all of k if it can: C is then read and written in one go.
+    let k_slab = k.min(SLAB / nr / 4 / KC * KC);
+    let n_slab = (SLAB / k_slab / nr * nr).min(n.next_multiple_of(nr));
+    scratch::with(Use::Shared, k_slab * n_slab, |slab: *mut T| {
+        let slab = SendPtr::of(slab);
+        for j in (0..n).step_by(n_slab) {
+            let cols = j..n.min(j + n_slab);
+            for p in (0..k).step_by(k_slab) {
+                let ps = p..k.min(p + k_slab);
+                let panels = product.pack_b(slab, ps.clone(), cols.clone(), n_threads);
+                product.multiply(panels, ps, cols.clone(), add || p > 0, n_threads);
+            }
+        }
+    });
+}
+
+type Range = std::ops::Range<usize>;
+
+struct Product<'a, T: Element> {
+    a: MatRef<'a, T>,
+    b: MatRef<'a, T>,
+    c: SendPtr<T>,
+    ldc: usize,
+    kernels: &'static Kernels<T>,
+}
+
+/// Where the panels of a part of B are: row p of panel q starts at `q * panel_stride + p * p_stride`.
+#[derive(Clone, Copy)]
+struct Panels<T> {
+    at: SendPtr<T>,
+    p_stride: usize,
+    panel_stride: usize,
+}
+
+impl<T: Element> Product<'_, T> {
+    /// Packs `b[ps, cols]` into `slab`.
+    fn pack_b(&self, slab: SendPtr<T>, ps: Range, cols: Range, n_threads: usize) -> Panels<T> {
+        let (nr, k) = (self.kernels.nr, ps.len());
+        let n_panels = cols.len().div_ceil(nr);
+        let from = SendPtr::of(self.b.as_ptr());
+        let pack = |panel: usize| {
+            let j = cols.start + panel * nr;
+            // SAFETY: `ps` and `cols` are inside b; the slab has room for `k * nr` elements for each
+            // panel, and each panel is written by one task.
+            unsafe {
+                let (stride_i, stride_p) = (self.b.col_stride(), self.b.row_stride());
+                let from = from.get().add(ps.start * stride_p + j * stride_i);
+                let source = Source { from, stride_i, stride_p };
+                pack_panel(source, nr.min(cols.end - j), nr, k, slab.get().add(panel * k * nr));
+            }
+        };
+        let grain = n_panels.div_ceil(4 * n_threads);
+        run(n_panels.div_ceil(grain), n_threads, &|task_idx| {
+            (task_idx * grain..n_panels.min((task_idx + 1) * grain)).for_each(pack);
+        });
+        Panels { at: slab, p_stride: nr, panel_stride: k * nr }
+    }
+
+    /// `c[.., cols] (+)= a[.., ps] · b[ps, cols]`, with the given panels of `b[ps, cols]`.
+    fn multiply(&self, panels: Panels<T>, ps: Range, cols: Range, add: bool, n_threads: usize) {
+        let (row_grain, col_grain) = self.cut(cols.len(), n_threads);
+        let n_row_blocks = self.a.rows().div_ceil(row_grain);
+        let n_col_blocks = cols.len().div_ceil(col_grain);
+        run(n_row_blocks * n_col_blocks, n_threads, &|task_idx| {
+            let row = task_idx / n_col_blocks * row_grain;
+            let col = cols.start + task_idx % n_col_blocks * col_grain;
+            let block = Block {
+                rows: row..self.a.rows().min(row + row_grain),
+                cols: col..cols.end.min(col + col_grain),
+                first_panel: (col - cols.start) / self.kernels.nr,
+            };
+            self.multiply_block(panels, ps.clone(), &block, add);
+        });
+    }
+
+    /// Rows and columns of C for one task: multiples of `mr` and `nr`, rows at most about `MC`.
+    fn cut(&self, n: usize, n_threads: usize) -> (usize, usize) {
+        let (mr, nr) = (self.kernels.mr, self.kernels.nr);
+        let m = self.a.rows();
+        let n_row_blocks = m.div_ceil(MC);
+        let even = |len: usize, parts: usize, unit: usize| len.div_ceil(parts).next_multiple_of(unit);
+        if n_threads == 1 {
+            return (even(m, n_row_blocks, mr), n.next_multiple_of(nr));
+        }
+        if n_row_blocks >= 4 * n_threads {
+            return (even(m, n_row_blocks, mr), n.next_multiple_of(nr));
+        }
+        // Few rows: cut the columns too, and rows only where columns are few.
+        let n_col_blocks = (n / (4 * nr)).clamp(1, (4 * n_threads).div_ceil(n_row_blocks));
+        let n_row_blocks = n_row_blocks.max((2 * n_threads).div_ceil(n_col_blocks));
+        (even(m, n_row_blocks, mr), even(n, n_col_blocks, nr))
+    }
+
+    /// One task: its block of C, over all of `ps`.
+    fn multiply_block(&self, panels: Panels<T>, ps: Range, block: &Block, add: bool) {
+        let mr = self.kernels.mr;
+        let n_k_blocks = ps.len().div_ceil(KC);
+        let kc = ps.len().div_ceil(n_k_blocks);
+        let a_packed = block.cols.len() > DIRECT_A_COLS;
+        let n_scratch = if a_packed { block.rows.len().next_multiple_of(mr) * kc } else { 0 };
+        scratch::with(Use::Task, n_scratch, |packed: *mut T| {
+            for p in (0..ps.len()).step_by(kc) {
+                let step = KStep {
+                    p: ps.start + p,
+                    k: kc.min(ps.len() - p),
+                    // SAFETY: panels reach over all of `ps`.
+                    b: unsafe { panels.at.get().add(p * panels.p_stride) },
+                    a_packed: a_packed.then_some(packed),
+                    add: add || p > 0,
+                };
+                self.multiply_step(panels, block, &step);
+            }
+            // The block of C is final here if `ps` ends at k: the place for an epilogue.
+        });
+    }
+
+    /// The part of [`Self::multiply_block`] for one k block.
+    fn multiply_step(&self, panels: Panels<T>, block: &Block, step: &KStep<T>) {
+        let Kernels { mr, nr, .. } = *self.kernels;
+        let (a_row_stride, a_col_stride) = (self.a.row_stride(), self.a.col_stride());
+        let n_rows = block.rows.len();
+        // SAFETY: `block` is inside C and its rows inside A, `p .. p + k` inside A's columns; packed A
+        // has room for each panel. Tiles get the rows and columns that exist, panels of B reach over
+        // k rows, and other tasks have other blocks of C.
+        unsafe {
+            let a = self.a.as_ptr().add(block.rows.start * a_row_stride + step.p * a_col_stride);
+            if let Some(packed) = step.a_packed {
+                for i in (0..n_rows).step_by(mr) {
+                    let source = Source {
+                        from: a.add(i * a_row_stride),
+                        stride_i: a_row_stride,
+                        stride_p: a_col_stride,
+                    };
+                    pack_panel(source, mr.min(n_rows - i), mr, step.k, packed.add(i * step.k));
+                }
+            }
+            for (panel, j) in (block.first_panel..).zip(block.cols.clone().step_by(nr)) {
+                let n_cols = nr.min(block.cols.end - j);
+                let shape = |rows| TileShape { rows, cols: n_cols, a_packed: step.a_packed.is_some() };
+                let (full_tile, n_last) = self.kernels.tile(shape(mr));
+                for i in (0..n_rows).step_by(mr) {
+                    let tile = Tile {
+                        k: step.k,
+                        a: step
+                            .a_packed
+                            .map_or(a.wrapping_add(i * a_row_stride), |packed| packed.add(i * step.k)),
+                        a_row_stride,
+                        a_col_stride,
+                        b: step.b.add(panel * panels.panel_stride),
+                        b_row_stride: panels.p_stride,
+                        c: self.c.get().add((block.rows.start + i) * self.ldc + j),
+                        c_row_stride: self.ldc,
+                        n_last,
+                        add: step.add,
+                    };
+                    let rest = n_rows - i;
+                    if rest >= mr { full_tile(&tile) } else { self.kernels.tile(shape(rest)).0(&tile) }
+                }
+            }
+        }
+    }
+}
+
+/// The part of C that one task makes.
+struct Block {
+    rows: Range,
+    cols: Range,
+    /// The panel of B that `cols` begins with.
+    first_panel: usize,
+}
+
+/// One k block of a task.
+struct KStep<T> {
+    p: usize,
+    k: usize,
+    /// Row `p` of panel 0.
+    b: *const T,
+    /// Room for the packed rows of A, or `None` to use A where it lies.
+    a_packed: Option<*mut T>,
+    add: bool,
+}
+
+/// Runs the tasks on the pool, or here if one thread was judged to be enough.
+fn run(n_tasks: usize, n_threads: usize, task: &(dyn Fn(usize) + Sync)) {
+    if n_threads == 1 { (0..n_tasks).for_each(task) } else { parallel(n_tasks, task) }
+}

@@ -1,0 +1,99 @@
+//! Packing: copies a strided matrix into panels that the tile kernel reads from end to end.
+//!
+//! A panel is `width` rows of A, or columns of B, side by side for each p of the shared dimension:
+//! `panel[p * width + i]`. What is missing at the edge of the matrix is zero. Both memory orders of the
+//! source are fast; other strides work.
+
+use super::Element;
+
+/// `width`-wide panels out of a matrix: element (i, p) is `from[i * stride_i + p * stride_p]`.
+#[derive(Clone, Copy)]
+pub(super) struct Source<T> {
+    pub from: *const T,
+    pub stride_i: usize,
+    pub stride_p: usize,
+}
+
+/// Packs one panel of `k × width`, of which `n_valid` columns exist in the source.
+///
+/// # Safety
+/// The source reaches over `n_valid × k` elements and `to` over `k * width`; they do not overlap.
+/// `n_valid <= width`.
+pub(super) unsafe fn pack_panel<T: Element>(
+    source: Source<T>,
+    n_valid: usize,
+    width: usize,
+    k: usize,
+    to: *mut T,
+) {
+    // SAFETY: passed on to the caller. The constants let the compiler unroll the usual widths.
+    unsafe {
+        match width {
+            4 => pack_const::<T, 4>(source, n_valid, k, to),
+            6 => pack_const::<T, 6>(source, n_valid, k, to),
+            8 => pack_const::<T, 8>(source, n_valid, k, to),
+            16 => pack_const::<T, 16>(source, n_valid, k, to),
+            24 => pack_const::<T, 24>(source, n_valid, k, to),
+            48 => pack_const::<T, 48>(source, n_valid, k, to),
+            _ => unreachable!("no instruction set has panels of width {width}"),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`pack_panel`] with width `W`.
+unsafe fn pack_const<T: Element, const W: usize>(source: Source<T>, n_valid: usize, k: usize, to: *mut T) {
+    let Source { from, stride_i, stride_p } = source;
+    // SAFETY: every read is at some (i, p) with `i < n_valid`, `p < k`; every write is in row `p < k` of
+    // the panel, at a column below W.
+    unsafe {
+        if n_valid == W && stride_i == 1 {
+            for p in 0..k {
+                let row: [T; W] = from.add(p * stride_p).cast::<[T; W]>().read_unaligned();
+                to.add(p * W).cast::<[T; W]>().write_unaligned(row);
+            }
+            return;
+        }
+        let mut p = 0;
+        if n_valid == W && stride_p == 1 {
+            while p + 4 <= k {
+                let mut i = 0;
+                while i < W {
+                    // The last block of a width that is no multiple of four overlaps the one before.
+                    let i_block = i.min(W - 4);
+                    transpose_4x4(from.add(i_block * stride_i + p), stride_i, to.add(p * W + i_block), W);
+                    i += 4;
+                }
+                p += 4;
+            }
+        }
+        while p < k {
+            let row = from.add(p * stride_p);
+            for i in 0..n_valid {
+                to.add(p * W + i).write(*row.add(i * stride_i));
+            }
+            for i in n_valid..W {
+                to.add(p * W + i).write(T::ZERO);
+            }
+            p += 1;
+        }
+    }
+}
+
+/// `to[c * to_stride + r] = from[r * from_stride + c]` for r, c below 4.
+///
+/// # Safety
+/// Both pointers reach over their 4×4 block.
+#[inline(always)]
+unsafe fn transpose_4x4<T: Element>(from: *const T, from_stride: usize, to: *mut T, to_stride: usize) {
+    // SAFETY: each access is a row of four of the caller's blocks. The loads come first, so that the
+    // compiler is free to turn the rest into shuffles.
+    unsafe {
+        let rows: [[T; 4]; 4] =
+            std::array::from_fn(|r| from.add(r * from_stride).cast::<[T; 4]>().read_unaligned());
+        let columns: [[T; 4]; 4] = std::array::from_fn(|c| rows.map(|row| row[c]));
+        for (c, column) in columns.into_iter().enumerate() {
+            to.add(c * to_stride).cast::<[T; 4]>().write_unaligned(column);
+        }
+    }
+}

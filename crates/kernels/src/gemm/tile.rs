@@ -1,0 +1,229 @@
+//! The innermost kernel, a tile of C held in registers, and the table of all kernels of an instruction set.
+//!
+//! Every kernel is written once over [`Vector`] and instantiated for each instruction set. In a tile
+//! each element of C is one chain of multiply-adds over k, in order, whatever the size of the tile, so
+//! results do not depend on how a product is cut into tiles.
+#![allow(clippy::needless_range_loop, reason = "indices name rows and vectors of several arrays at once")]
+
+use std::mem::MaybeUninit;
+
+use super::gemv::{Axpy, Dots};
+use super::vector::{Plain, Vector};
+use crate::simd::{Isa, isa};
+
+/// Tile heights of the instruction sets: C takes `MR × NV` of 16 registers (AVX2: 6×2) or 32
+/// (AVX-512: 8×3), B and the broadcast of A take the rest.
+const PLAIN_MR: usize = 4;
+const AVX2_MR: usize = 6;
+const AVX512_MR: usize = 8;
+
+/// `C (M×N) = A (M×k) · B (k×N)`, or `+=`.
+pub(super) struct Tile<T> {
+    pub k: usize,
+    /// Element (i, p) is at `i * a_row_stride + p * a_col_stride`. Packed A ignores the strides.
+    pub a: *const T,
+    pub a_row_stride: usize,
+    pub a_col_stride: usize,
+    /// Element (p, j) is at `p * b_row_stride + j`.
+    pub b: *const T,
+    pub b_row_stride: usize,
+    /// Element (i, j) is at `i * c_row_stride + j`.
+    pub c: *mut T,
+    pub c_row_stride: usize,
+    /// Columns in the last vector, for the kernels that end in a part of a vector.
+    pub n_last: usize,
+    /// Whether to add to C; otherwise C is only written.
+    pub add: bool,
+}
+
+/// Safety: the pointers reach over the tile that the kernel was picked for; the CPU has its
+/// instruction set.
+pub(super) type TileFn<T> = unsafe fn(&Tile<T>);
+
+/// Which tile kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TileShape {
+    /// 1 to [`Kernels::mr`].
+    pub rows: usize,
+    /// 1 to [`Kernels::nr`].
+    pub cols: usize,
+    /// A is packed: element (i, p) is at `p * mr + i`.
+    pub a_packed: bool,
+}
+
+/// The kernels of one instruction set.
+pub(super) struct Kernels<T: 'static> {
+    /// Rows of a full tile and of a packed panel of A.
+    pub mr: usize,
+    /// Columns of a full tile and of a packed panel of B.
+    pub nr: usize,
+    lanes: usize,
+    pick: fn(rows: usize, vectors: usize, partial: bool, a_packed: bool) -> TileFn<T>,
+    /// Dot products of `n_rows` rows with x, see [`Dots`].
+    pub dots: unsafe fn(&Dots<T>),
+    /// Sum of scaled rows, see [`Axpy`].
+    pub axpy: unsafe fn(&Axpy<T>),
+}
+
+impl<T> Kernels<T> {
+    /// The kernel for a tile, and the number of columns in its last vector.
+    pub fn tile(&self, shape: TileShape) -> (TileFn<T>, usize) {
+        let vectors = shape.cols.div_ceil(self.lanes);
+        let n_last = shape.cols - (vectors - 1) * self.lanes;
+        ((self.pick)(shape.rows, vectors, n_last < self.lanes, shape.a_packed), n_last)
+    }
+}
+
+/// The kernels for this machine in f32.
+pub(super) fn kernels_f32() -> &'static Kernels<f32> {
+    match isa() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => &avx512_f32::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2_f32::KERNELS,
+        _ => &plain_f32::KERNELS,
+    }
+}
+
+/// The kernels for this machine in f64.
+pub(super) fn kernels_f64() -> &'static Kernels<f64> {
+    match isa() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => &avx512_f64::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &avx2_f64::KERNELS,
+        _ => &plain_f64::KERNELS,
+    }
+}
+
+/// A tile of `M` rows and `N` vectors. `PARTIAL`: only `n_last` columns of the last vector exist.
+/// `MR`: the row count of the packed panels of A, or 0 if A is strided.
+///
+/// # Safety
+/// As for [`TileFn`].
+#[inline(always)]
+unsafe fn tile_body<V: Vector, const M: usize, const N: usize, const PARTIAL: bool, const MR: usize>(
+    tile: &Tile<V::Elem>,
+) {
+    let (a_row_stride, a_col_stride) = if MR == 0 { (tile.a_row_stride, tile.a_col_stride) } else { (1, MR) };
+    // SAFETY: the caller's pointers reach over M rows of A and C, k rows of B, and N vectors of
+    // columns of which the last is cut to `n_last` by the masked forms. Pointers advance only as far
+    // as the next row that is read, plus one step past the end, by wrapping arithmetic.
+    unsafe {
+        let part = |at: *const V::Elem, vector: usize| {
+            if PARTIAL && vector == N - 1 { V::load_first(at, tile.n_last) } else { V::load(at) }
+        };
+        let mut sums = [[V::splat(<V::Elem as super::Element>::ZERO); N]; M];
+        let mut a = tile.a;
+        let mut b = tile.b;
+        for _ in 0..tile.k {
+            let mut b_row = [MaybeUninit::<V>::uninit(); N];
+            for vector in 0..N {
+                b_row[vector].write(part(b.add(vector * V::LANES), vector));
+            }
+            for row in 0..M {
+                let a_value = V::splat(*a.add(row * a_row_stride));
+                for vector in 0..N {
+                    sums[row][vector] = a_value.mul_add(b_row[vector].assume_init(), sums[row][vector]);
+                }
+            }
+            a = a.wrapping_add(a_col_stride);
+            b = b.wrapping_add(tile.b_row_stride);
+        }
+        let one = V::splat(<V::Elem as super::Element>::ONE);
+        for row in 0..M {
+            for vector in 0..N {
+                let at = tile.c.add(row * tile.c_row_stride + vector * V::LANES);
+                let mut sum = sums[row][vector];
+                if tile.add {
+                    sum = part(at, vector).mul_add(one, sum);
+                }
+                if PARTIAL && vector == N - 1 { sum.store_first(at, tile.n_last) } else { sum.store(at) }
+            }
+        }
+    }
+}
+
+/// Instantiates the kernels for one vector type: a module with a `KERNELS`. The literals are the tile
+/// heights and widths to generate, up to `$mr` and `$nv`.
+macro_rules! kernels {
+    ($name:ident, $vector:ty, $elem:ty, $mr:ident, [$($m:literal)*], [$($n:literal)*] $(, $features:literal)?) => {
+        mod $name {
+            use super::super::gemv::{axpy_body, dots_body};
+            use super::{Axpy, Dots, Kernels, Tile, TileFn, Vector};
+            #[allow(unused_imports, reason = "the portable kernels need none of the vector types")]
+            use super::types::*;
+
+            const NV: usize = [$($n),*].len();
+
+            pub(super) static KERNELS: Kernels<$elem> = Kernels {
+                mr: super::$mr,
+                nr: NV * <$vector as Vector>::LANES,
+                lanes: <$vector as Vector>::LANES,
+                pick,
+                dots,
+                axpy,
+            };
+
+            fn pick(rows: usize, vectors: usize, partial: bool, a_packed: bool) -> TileFn<$elem> {
+                match (partial, a_packed) {
+                    (false, false) => pick_cols::<false, 0>(rows, vectors),
+                    (false, true) => pick_cols::<false, { super::$mr }>(rows, vectors),
+                    (true, false) => pick_cols::<true, 0>(rows, vectors),
+                    (true, true) => pick_cols::<true, { super::$mr }>(rows, vectors),
+                }
+            }
+
+            fn pick_cols<const PARTIAL: bool, const MR: usize>(rows: usize, vectors: usize) -> TileFn<$elem> {
+                match vectors {
+                    $($n => pick_rows::<$n, PARTIAL, MR>(rows),)*
+                    _ => unreachable!("a tile has 1 to {NV} vectors, not {vectors}"),
+                }
+            }
+
+            fn pick_rows<const N: usize, const PARTIAL: bool, const MR: usize>(rows: usize) -> TileFn<$elem> {
+                match rows {
+                    $($m => tile::<$m, N, PARTIAL, MR>,)*
+                    _ => unreachable!("a tile has 1 to {} rows, not {rows}", super::$mr),
+                }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn tile<const M: usize, const N: usize, const PARTIAL: bool, const MR: usize>(
+                tile: &Tile<$elem>,
+            ) {
+                // SAFETY: passed on to the caller; the attribute compiles the body for its vectors.
+                unsafe { super::tile_body::<$vector, M, N, PARTIAL, MR>(tile) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn dots(dots: &Dots<$elem>) {
+                // SAFETY: passed on to the caller; the attribute compiles the body for its vectors.
+                unsafe { dots_body::<$vector>(dots) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn axpy(axpy: &Axpy<$elem>) {
+                // SAFETY: passed on to the caller; the attribute compiles the body for its vectors.
+                unsafe { axpy_body::<$vector>(axpy) }
+            }
+        }
+    };
+}
+
+mod types {
+    pub(super) use super::Plain;
+    #[cfg(target_arch = "x86_64")]
+    pub(super) use std::arch::x86_64::{__m256, __m256d, __m512, __m512d};
+}
+
+kernels!(plain_f32, Plain<f32>, f32, PLAIN_MR, [1 2 3 4], [1 2]);
+kernels!(plain_f64, Plain<f64>, f64, PLAIN_MR, [1 2 3 4], [1 2]);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2_f32, __m256, f32, AVX2_MR, [1 2 3 4 5 6], [1 2], "avx2,fma");
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2_f64, __m256d, f64, AVX2_MR, [1 2 3 4 5 6], [1 2], "avx2,fma");
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_f32, __m512, f32, AVX512_MR, [1 2 3 4 5 6 7 8], [1 2 3], "avx512f,avx512vl");
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512_f64, __m512d, f64, AVX512_MR, [1 2 3 4 5 6 7 8], [1 2 3], "avx512f,avx512vl");
