@@ -7,4 +7,5 @@
 pub mod gemm;
 pub mod math;
 pub mod simd;
+pub mod stream;
 pub mod threads;

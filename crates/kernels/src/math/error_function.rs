@@ -80,8 +80,12 @@ pub fn gelu<V: F32s>(x: V) -> V {
     let s = a * a;
     let t = (-a).mul_add(a, s) * x.splat(0.5);
     let (m, scale) = exp_parts(s * x.splat(-0.5));
-    let r = erfc_scaled(a * x.splat(std::f32::consts::FRAC_1_SQRT_2)) * m * (a * x.splat(0.5));
-    let tail = r.mul_add(t, r) * scale;
+    let q = erfc_scaled(a * x.splat(std::f32::consts::FRAC_1_SQRT_2));
+    // The roundings of both products are carried into the correction, which holds 4 ULP.
+    let (p, half) = (q * m, a * x.splat(0.5));
+    let r = p * half;
+    let low = q.mul_add(m, -p).mul_add(half, p.mul_add(half, -r));
+    let tail = (r.mul_add(t, low) + r) * scale;
     (x - tail).or_where(x.lt(x.splat(0.0)), -tail)
 }
 

@@ -36,15 +36,15 @@ macro_rules! blocks {
 }
 
 blocks! {
-    /// y = eˣ. 1 ULP.
+    /// y = eˣ. 1.1 ULP.
     exp |x| exponential::exp(x);
     /// y = 2ˣ. 1 ULP.
     exp2 |x| exponential::exp2(x);
-    /// y = eˣ − 1. 1 ULP.
+    /// y = eˣ − 1. 1.1 ULP.
     expm1 |x| exponential::expm1(x);
     /// y = log x. 1 ULP. −∞ at 0, NaN below.
     log |x| logarithm::log(x);
-    /// y = log₂ x. 2 ULP; exact at powers of two.
+    /// y = log₂ x. 2.1 ULP; exact at powers of two.
     log2 |x| logarithm::log2(x);
     /// y = log₁₀ x. 2 ULP.
     log10 |x| logarithm::log10(x);
@@ -56,11 +56,11 @@ blocks! {
     tanh |x| exponential::tanh(x);
     /// y = 1 / (1 + e⁻ˣ). 3 ULP.
     sigmoid |x| exponential::sigmoid(x);
-    /// y = x / (1 + e⁻ˣ). 3 ULP; −0 at −∞.
+    /// y = x / (1 + e⁻ˣ). 3.1 ULP; −0 at −∞.
     silu |x| exponential::silu(x);
-    /// y = erf x. 1 ULP.
+    /// y = erf x. 1.1 ULP.
     erf |x| error_function::erf(x);
-    /// y = 1 − erf x. 3 ULP, in the tail too.
+    /// y = 1 − erf x. 3.1 ULP, in the tail too.
     erfc |x| error_function::erfc(x);
     /// y = x Φ(x), Φ the normal distribution function: the exact GELU. 4 ULP; −0 at −∞.
     gelu |x| error_function::gelu(x);

@@ -86,6 +86,15 @@ impl F32s for Lanes8 {
         one!(x86::_mm256_storeu_ps(p, self.0))
     }
     #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> Self {
+        Lanes8(one!(x86::_mm256_cvtph_ps(x86::_mm_loadu_si128(p.cast()))))
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        let half = one!(x86::_mm256_cvtps_ph::<{ x86::_MM_FROUND_TO_NEAREST_INT }>(self.0));
+        one!(x86::_mm_storeu_si128(p.cast(), half))
+    }
+    #[inline(always)]
     unsafe fn store_past_cache(self, p: *mut f32) {
         one!(x86::_mm256_stream_ps(p, self.0))
     }

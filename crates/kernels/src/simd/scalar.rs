@@ -78,6 +78,16 @@ impl F32s for Lane {
         unsafe { *p = self.0 }
     }
     #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> Self {
+        // SAFETY: the caller gives a readable `p`.
+        Lane(half::f16::from_bits(unsafe { *p }).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        // SAFETY: the caller gives a writable `p`.
+        unsafe { *p = half::f16::from_f32(self.0).to_bits() }
+    }
+    #[inline(always)]
     unsafe fn store_past_cache(self, p: *mut f32) {
         // SAFETY: the caller gives a writable `p`.
         unsafe { *p = self.0 }

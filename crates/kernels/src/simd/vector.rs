@@ -39,6 +39,16 @@ pub trait F32s:
     /// # Safety
     /// `p` must be writable for `LANES` f32.
     unsafe fn store(self, p: *mut f32);
+    /// The f16 lanes at `p`, given by their bits.
+    ///
+    /// # Safety
+    /// `p` must be readable for `LANES` u16, and this CPU must have the instruction set of the type.
+    unsafe fn load_f16(p: *const u16) -> Self;
+    /// Writes the lanes to `p` as the bits of the nearest f16, ties to even.
+    ///
+    /// # Safety
+    /// `p` must be writable for `LANES` u16.
+    unsafe fn store_f16(self, p: *mut u16);
     /// Writes the lanes to `p` past the caches. The thread must call [`F32s::fence`] before others read.
     ///
     /// # Safety
