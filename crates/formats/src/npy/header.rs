@@ -1,0 +1,390 @@
+//! The npy header: magic, version, and a Python dict literal of exactly three keys.
+//!
+//! The dict is read by a strict parser for the little Python that NumPy writes there: strings without
+//! escapes, `True`, `False` and tuples of whole numbers. Nothing is evaluated.
+
+use std::iter::Peekable;
+use std::str::CharIndices;
+
+use thalweg_core::{DType, Shape};
+
+use super::{Dense, Part, Problem};
+use crate::stored::MAX_RANK;
+
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+
+/// The longest header read. NumPy itself stops at 10 000 bytes unless told otherwise.
+const HEADER_LIMIT: usize = 1 << 16;
+
+/// Bytes from the start of a file that surely hold the whole header, if it is a valid one.
+pub(crate) const LONGEST_START: usize = 12 + HEADER_LIMIT;
+
+/// What the header says, and where the elements start.
+#[derive(Debug)]
+pub(crate) struct Header {
+    pub(crate) dtype: DType,
+    pub(crate) big_endian: bool,
+    pub(crate) fortran: bool,
+    pub(crate) shape: Shape,
+    pub(crate) start: usize,
+    /// Bytes of elements.
+    pub(crate) data: u64,
+}
+
+impl Header {
+    /// Reads the header at the start of `bytes`, or says everything that is wrong with it.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Vec<Problem>> {
+        let (text, start) = text(bytes).map_err(|p| vec![p])?;
+        let mut dict = Dict::default();
+        if let Err(p) = dict.read(&text) {
+            dict.problems.push(p);
+            return Err(dict.problems);
+        }
+        let Dict { descr, fortran, shape, mut problems } = dict;
+        for (there, key) in
+            [(descr.is_some(), "descr"), (fortran.is_some(), "fortran_order"), (shape.is_some(), "shape")]
+        {
+            if !there {
+                problems.push(Problem::MissingKey { key });
+            }
+        }
+        let dtype = descr.and_then(|d| read_descr(&d).map_err(|p| problems.push(p)).ok());
+        let shape = shape.and_then(|s| read_shape(s).map_err(|p| problems.push(p)).ok());
+        match (dtype, fortran, shape) {
+            (Some((dtype, big_endian)), Some(fortran), Some((shape, numel))) if problems.is_empty() => {
+                let data = numel as u64 * dtype.size() as u64;
+                Ok(Self { dtype, big_endian, fortran, shape, start, data })
+            }
+            _ => Err(problems),
+        }
+    }
+
+    /// Whether the elements lie in the file as they would in memory.
+    pub(crate) fn is_native(&self) -> bool {
+        let swap = self.big_endian && self.dtype.size() > 1;
+        !swap && !(self.fortran && self.shape.rank() > 1)
+    }
+
+    /// What is wrong with a file of this length and this header.
+    pub(crate) fn check_size(&self, file: u64) -> Vec<Problem> {
+        let have = file.saturating_sub(self.start as u64);
+        if have < self.data {
+            vec![Problem::Truncated { part: Part::Data, need: self.data, have }]
+        } else if have > self.data {
+            vec![Problem::Trailing { count: have - self.data }]
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+/// The start of a file as NumPy writes it, padded so that the elements are aligned to 64 bytes.
+pub(super) fn written(tensor: &Dense<'_>) -> Vec<u8> {
+    let descr = match tensor.dtype {
+        DType::Bool => "|b1",
+        DType::U8 => "|u1",
+        DType::I8 => "|i1",
+        DType::I16 => "<i2",
+        DType::I32 => "<i4",
+        DType::U32 => "<u4",
+        DType::I64 => "<i8",
+        DType::F16 => "<f2",
+        DType::F32 => "<f4",
+        DType::F64 => "<f8",
+        DType::BF16 => unreachable!("refused before anything is written"),
+    };
+    let shape = match tensor.shape {
+        [n] => format!("({n},)"),
+        dims => format!("({})", dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+    };
+    let mut dict = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    // Magic, version, length and the newline come to 11 bytes.
+    let padding = (dict.len() + 11).next_multiple_of(64) - dict.len() - 11;
+    dict.extend(std::iter::repeat_n(' ', padding));
+    dict.push('\n');
+    let length = u16::try_from(dict.len()).expect("64 axes of 20 digits fit");
+    [MAGIC, &[1, 0][..], &length.to_le_bytes(), dict.as_bytes()].concat()
+}
+
+/// The header's text and the offset of the first element.
+fn text(bytes: &[u8]) -> Result<(String, usize), Problem> {
+    let have = bytes.len() as u64;
+    let magic = &bytes[..bytes.len().min(MAGIC.len())];
+    if !MAGIC.starts_with(magic) {
+        return Err(Problem::Magic { found: magic.to_vec() });
+    }
+    let cut = |need| Problem::Truncated { part: Part::Preamble, need, have };
+    let &[major, minor] = bytes.get(6..8).and_then(|v| v.first_chunk()).ok_or_else(|| cut(10))?;
+    let (start, length) = match (major, minor) {
+        (1, 0) => {
+            let n = bytes.get(8..10).and_then(|n| n.first_chunk()).ok_or_else(|| cut(10))?;
+            (10, usize::from(u16::from_le_bytes(*n)))
+        }
+        (2 | 3, 0) => {
+            let n = bytes.get(8..12).and_then(|n| n.first_chunk()).ok_or_else(|| cut(12))?;
+            (12, u32::from_le_bytes(*n) as usize)
+        }
+        _ => return Err(Problem::Version { major, minor }),
+    };
+    if length > HEADER_LIMIT {
+        return Err(Problem::HeaderTooLong { length: length as u64, limit: HEADER_LIMIT as u64 });
+    }
+    let rest = &bytes[start..];
+    let header = rest.get(..length).ok_or(Problem::Truncated {
+        part: Part::Header,
+        need: length as u64,
+        have: rest.len() as u64,
+    })?;
+    let text = if major == 3 {
+        str::from_utf8(header).map_err(|e| Problem::HeaderUtf8 { at: e.valid_up_to() })?.to_owned()
+    } else {
+        // Latin-1: each byte is its own code point.
+        header.iter().map(|&b| char::from(b)).collect()
+    };
+    Ok((text, start + length))
+}
+
+/// The dict's values, as far as they were of the right kind.
+#[derive(Default)]
+struct Dict {
+    descr: Option<Descr>,
+    fortran: Option<bool>,
+    shape: Option<Vec<u64>>,
+    problems: Vec<Problem>,
+}
+
+enum Descr {
+    Plain(String),
+    Structured,
+}
+
+enum Value {
+    Text(String),
+    Flag(bool),
+    Tuple(Vec<u64>),
+    List,
+}
+
+impl Dict {
+    fn read(&mut self, text: &str) -> Result<(), Problem> {
+        let mut p = Parser { text, chars: text.char_indices().peekable() };
+        p.expect('{', "'{'")?;
+        let mut seen: Vec<String> = Vec::new();
+        while !p.eat('}') {
+            let key = p.string("a key in quotes or '}'")?;
+            p.expect(':', "':'")?;
+            let value = p.value()?;
+            if seen.contains(&key) {
+                self.problems.push(Problem::RepeatedKey { key });
+            } else {
+                seen.push(key.clone());
+                self.set(key, value);
+            }
+            if !p.eat(',') {
+                p.expect('}', "',' or '}'")?;
+                break;
+            }
+        }
+        p.end()
+    }
+
+    fn set(&mut self, key: String, value: Value) {
+        let want = match (key.as_str(), value) {
+            ("descr", Value::Text(s)) => return self.descr = Some(Descr::Plain(s)),
+            ("descr", Value::List) => return self.descr = Some(Descr::Structured),
+            ("fortran_order", Value::Flag(b)) => return self.fortran = Some(b),
+            ("shape", Value::Tuple(dims)) => return self.shape = Some(dims),
+            ("descr", v) => ("a string", v.kind()),
+            ("fortran_order", v) => ("True or False", v.kind()),
+            ("shape", v) => ("a tuple of whole numbers", v.kind()),
+            _ => return self.problems.push(Problem::UnknownKey { key }),
+        };
+        self.problems.push(Problem::Kind { key, want: want.0, got: want.1 });
+    }
+}
+
+impl Value {
+    fn kind(&self) -> &'static str {
+        match self {
+            Value::Text(_) => "a string",
+            Value::Flag(_) => "a bool",
+            Value::Tuple(_) => "a tuple",
+            Value::List => "a list",
+        }
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    chars: Peekable<CharIndices<'a>>,
+}
+
+impl Parser<'_> {
+    fn error(&mut self, expected: &'static str) -> Problem {
+        let at = self.chars.peek().map_or(self.text.len(), |&(at, _)| at);
+        Problem::HeaderSyntax { at, expected }
+    }
+
+    fn skip_space(&mut self) {
+        while self.chars.next_if(|(_, c)| matches!(c, ' ' | '\t' | '\n' | '\r')).is_some() {}
+    }
+
+    fn eat(&mut self, c: char) -> bool {
+        self.skip_space();
+        self.chars.next_if(|&(_, found)| found == c).is_some()
+    }
+
+    fn expect(&mut self, c: char, expected: &'static str) -> Result<(), Problem> {
+        if self.eat(c) { Ok(()) } else { Err(self.error(expected)) }
+    }
+
+    fn end(&mut self) -> Result<(), Problem> {
+        self.skip_space();
+        if self.chars.peek().is_none() { Ok(()) } else { Err(self.error("the end of the header")) }
+    }
+
+    fn value(&mut self) -> Result<Value, Problem> {
+        self.skip_space();
+        match self.chars.peek() {
+            Some((_, '\'' | '"')) => Ok(Value::Text(self.string("a string")?)),
+            Some((_, 'T')) => self.word("True").map(|()| Value::Flag(true)),
+            Some((_, 'F')) => self.word("False").map(|()| Value::Flag(false)),
+            Some((_, '(')) => self.tuple().map(Value::Tuple),
+            Some((_, '[')) => self.list().map(|()| Value::List),
+            _ => Err(self.error("a string, True, False, or a tuple")),
+        }
+    }
+
+    fn string(&mut self, expected: &'static str) -> Result<String, Problem> {
+        self.skip_space();
+        let Some((_, quote)) = self.chars.next_if(|(_, c)| matches!(c, '\'' | '"')) else {
+            return Err(self.error(expected));
+        };
+        let mut out = String::new();
+        loop {
+            match self.chars.next_if(|(_, c)| !matches!(c, '\\' | '\n')) {
+                Some((_, c)) if c == quote => return Ok(out),
+                Some((_, c)) => out.push(c),
+                None => return Err(self.error("a closing quote (escapes are not read)")),
+            }
+        }
+    }
+
+    fn word(&mut self, word: &'static str) -> Result<(), Problem> {
+        for c in word.chars() {
+            if self.chars.next_if(|&(_, found)| found == c).is_none() {
+                return Err(self.error("True or False"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A tuple of whole numbers; `(3)` is none, `(3,)` is.
+    fn tuple(&mut self) -> Result<Vec<u64>, Problem> {
+        self.expect('(', "'('")?;
+        let mut dims = Vec::new();
+        while !self.eat(')') {
+            dims.push(self.number()?);
+            if !self.eat(',') {
+                if dims.len() == 1 {
+                    return Err(self.error("',' (a tuple of one needs it)"));
+                }
+                self.expect(')', "',' or ')'")?;
+                break;
+            }
+        }
+        Ok(dims)
+    }
+
+    /// A whole number, saturated: one that does not fit is refused with its shape.
+    fn number(&mut self) -> Result<u64, Problem> {
+        self.skip_space();
+        let mut value: Option<u64> = None;
+        while let Some((_, c)) = self.chars.next_if(|(_, c)| c.is_ascii_digit()) {
+            let digit = u64::from(c as u8 - b'0');
+            value = Some(value.unwrap_or(0).saturating_mul(10).saturating_add(digit));
+        }
+        let value = value.ok_or_else(|| self.error("a whole number"))?;
+        // Python 2 marked its long integers.
+        self.chars.next_if(|&(_, c)| c == 'L');
+        Ok(value)
+    }
+
+    /// Steps over a list, which only structured dtypes have.
+    fn list(&mut self) -> Result<(), Problem> {
+        let mut depth = 0;
+        loop {
+            self.skip_space();
+            match self.chars.peek() {
+                None => return Err(self.error("']'")),
+                Some((_, '\'' | '"')) => drop(self.string("a string")?),
+                Some(&(_, c)) => {
+                    self.chars.next();
+                    match c {
+                        '[' | '(' => depth += 1,
+                        ']' | ')' => depth -= 1,
+                        _ => {}
+                    }
+                    if depth == 0 {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The dtype, and whether it is big-endian.
+fn read_descr(descr: &Descr) -> Result<(DType, bool), Problem> {
+    let text = match descr {
+        Descr::Plain(text) => text.as_str(),
+        Descr::Structured => {
+            let advice = "save each field as an array of its own";
+            return Err(Problem::DType { found: "structured".to_owned(), advice });
+        }
+    };
+    let unsupported = |advice| Err(Problem::DType { found: text.to_owned(), advice });
+    let order = text.chars().next().filter(|c| matches!(c, '<' | '>' | '|' | '='));
+    let dtype = match &text[order.map_or(0, char::len_utf8)..] {
+        "b1" => DType::Bool,
+        "u1" => DType::U8,
+        "i1" => DType::I8,
+        "i2" => DType::I16,
+        "i4" => DType::I32,
+        "u4" => DType::U32,
+        "i8" => DType::I64,
+        "f2" => DType::F16,
+        "f4" => DType::F32,
+        "f8" => DType::F64,
+        "u2" => return unsupported("cast to int32 before saving"),
+        "u8" => return unsupported("cast to int64 before saving"),
+        // What NumPy makes of the bfloat16 arrays of ml_dtypes.
+        "V2" | "bfloat16" => {
+            return unsupported("npy has no bfloat16: save as float32, or use safetensors");
+        }
+        "f12" | "f16" => return unsupported("cast to float64 before saving"),
+        "c8" | "c16" | "c32" => return unsupported("save the real and the imaginary part as two arrays"),
+        "O" => return unsupported("an object array is a pickle, which may run code: save numbers"),
+        _ => return unsupported("cast to bool, a signed integer, uint8, uint32 or a float before saving"),
+    };
+    match order {
+        Some('<') => Ok((dtype, false)),
+        Some('>') => Ok((dtype, true)),
+        // The writer's own order, which NumPy too takes to be the reader's.
+        Some('=') => Ok((dtype, cfg!(target_endian = "big"))),
+        _ if dtype.size() == 1 => Ok((dtype, false)),
+        _ => unsupported("its byte order is not stated: '<' or '>'"),
+    }
+}
+
+/// The shape and its number of elements.
+fn read_shape(dims: Vec<u64>) -> Result<(Shape, usize), Problem> {
+    if dims.len() > MAX_RANK {
+        return Err(Problem::Rank { rank: dims.len(), limit: MAX_RANK });
+    }
+    let shape: Option<Shape> = dims.iter().map(|&d| usize::try_from(d).ok()).collect();
+    match shape.and_then(|s| s.checked_numel().ok().map(|n| (s, n))) {
+        Some(found) => Ok(found),
+        None => Err(Problem::Overflow { shape: dims }),
+    }
+}
