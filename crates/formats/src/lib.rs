@@ -21,6 +21,8 @@ pub mod npy;
 pub mod npz;
 mod replace;
 pub mod safetensors;
+#[cfg(test)]
+mod samples;
 mod stored;
 
 pub use error::{Action, Format, FormatError, Part, Problem};

@@ -101,7 +101,7 @@ pub fn write<'a, T: Into<Dense<'a>>>(
     replace(path, |w| emit(&tensors, compression, w))
 }
 
-/// The bytes that [`write`] would put into a file.
+/// The bytes that [`write`](fn@write) would put into a file.
 pub fn encode<'a, T: Into<Dense<'a>>>(
     tensors: impl IntoIterator<Item = (&'a str, T)>,
     compression: Compression,
@@ -383,5 +383,210 @@ fn write_error(e: rawzip::Error) -> io::Error {
     match e.into_kind() {
         rawzip::ErrorKind::IO(e) => e,
         other => io::Error::other(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use thalweg_core::{Buffer, DType, Shape};
+
+    use super::*;
+    use crate::error::Part;
+    use crate::samples::{assert_same, damage, problems, tensors};
+
+    fn bytes(values: &[u8]) -> Stored {
+        Stored { buffer: Buffer::from_slice(values), shape: Shape::from([values.len()]) }
+    }
+
+    /// Where the directory tells of member `i`; the fields' offsets are those of the zip standard.
+    fn directory(file: &[u8], i: usize) -> usize {
+        file.windows(4).enumerate().filter(|(_, w)| w == b"PK\x01\x02").nth(i).unwrap().0
+    }
+    const FLAGS: usize = 8;
+    const METHOD: usize = 10;
+    const CHECKSUM: usize = 16;
+    const UNCOMPRESSED: usize = 24;
+    const OFFSET: usize = 42;
+
+    fn patched(file: &[u8], member: usize, field: usize, value: &[u8]) -> Vec<u8> {
+        let at = directory(file, member) + field;
+        let mut out = file.to_vec();
+        out[at..at + value.len()].copy_from_slice(value);
+        out
+    }
+
+    // np.savez_compressed(f, x=np.arange(3, dtype='u1'), y=np.array(2.5)), NumPy 2.4.6
+    const NUMPY: &[u8] = b"PK\x03\x04-\x00\x00\x00\x08\x00\x00\x00!\x00H\xeaf\xec\xff\xff\xff\xff\xff\xff\xff\xff\
+        \x05\x00\x14\x00x.npy\x01\x00\x10\x00\x83\x00\x00\x00\x00\x00\x00\x00G\x00\x00\x00\x00\x00\x00\x00\x9b\xec\
+        \x17\xea\x1b\x10\xc9\xc8P\xc6P\xad\x9e\x92Z\x9c\x5c\xa4n\xa5\xa0^Sj\xa8\xae\xa3\xa0\x9e\x96_TR\x94\x98\x17\
+        \x9f_\x94\x92\n\x12wK\xcc)N\x05\x8a\x17g$\x16\xa4\x02\xf9\x1a\xc6:\x9a:\n\xb5\n\x14\x00.\x06F&\x00PK\x03\
+        \x04-\x00\x00\x00\x08\x00\x00\x00!\x005\xb4:\x93\xff\xff\xff\xff\xff\xff\xff\xff\x05\x00\x14\x00y.npy\x01\
+        \x00\x10\x00\x88\x00\x00\x00\x00\x00\x00\x00G\x00\x00\x00\x00\x00\x00\x00\x9b\xec\x17\xea\x1b\x10\xc9\xc8P\
+        \xc6P\xad\x9e\x92Z\x9c\x5c\xa4n\xa5\xa0n\x93f\xa1\xae\xa3\xa0\x9e\x96_TR\x94\x98\x17\x9f_\x94\x92\n\x12wK\
+        \xcc)N\x05\x8a\x17g$\x16\xa4\x02\xf9\x1a\x9a:\n\xb5\n\x14\x01.\x060`q\x00\x00PK\x01\x02-\x03-\x00\x00\x00\
+        \x08\x00\x00\x00!\x00H\xeaf\xecG\x00\x00\x00\x83\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\
+        \x80\x01\x00\x00\x00\x00x.npyPK\x01\x02-\x03-\x00\x00\x00\x08\x00\x00\x00!\x005\xb4:\x93G\x00\x00\x00\x88\
+        \x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x80\x01~\x00\x00\x00y.npyPK\x05\x06\x00\x00\x00\
+        \x00\x02\x00\x02\x00f\x00\x00\x00\xfc\x00\x00\x00\x00\x00";
+
+    #[test]
+    fn archives_of_numpy_are_read() {
+        let arrays = parse(NUMPY).unwrap();
+        let names: Vec<&str> = arrays.iter().map(|(n, _)| n.as_str()).collect();
+        assert_eq!(names, ["x", "y"]);
+        assert_eq!(arrays[0].1.buffer.as_slice::<u8>(), [0, 1, 2]);
+        assert_eq!(arrays[1].1.buffer.as_slice::<f64>(), [2.5]);
+        assert_eq!(arrays[1].1.shape.rank(), 0);
+    }
+
+    #[test]
+    fn every_dtype_and_shape_comes_back_both_ways() {
+        let all: Vec<(String, Stored)> =
+            tensors()
+                .into_iter()
+                .filter(|t| t.buffer.dtype() != DType::BF16)
+                .enumerate()
+                .map(|(i, t)| (format!("layer/{i}:0 ü"), t))
+                .map(|(n, t)| {
+                    if t.shape.rank() > 1 { (n.replace(" ü", ".npy"), t) } else { (n.replace(':', "."), t) }
+                })
+                .collect();
+        for compression in [Compression::Stored, Compression::Deflated] {
+            let file = encode(all.iter().map(|(n, t)| (n.as_str(), t)), compression).unwrap();
+            let back = parse(&file).unwrap();
+            assert_eq!(back.len(), all.len());
+            for ((n, t), (m, u)) in all.iter().zip(&back) {
+                assert_eq!(n, m);
+                assert_same(t, u);
+            }
+        }
+        assert!(parse(&encode([("", &bytes(&[1]))], Compression::Stored).unwrap()).unwrap()[0].0.is_empty());
+        assert!(parse(&encode::<&Stored>([], Compression::Stored).unwrap()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_changed_or_cut_archive_never_panics() {
+        damage(NUMPY, parse);
+        damage(&encode([("a", &bytes(&[1, 2])), ("b", &bytes(&[]))], Compression::Stored).unwrap(), parse);
+    }
+
+    #[test]
+    fn claims_of_ten_gigabytes_fail_at_once() {
+        let start = Instant::now();
+        let file = patched(NUMPY, 0, UNCOMPRESSED, &4_000_000_000u32.to_le_bytes());
+        let ratio = Problem::Ratio { claimed: 4_000_000_000, compressed: 71 };
+        assert_eq!(problems(parse(&file)), [ratio.of("x")]);
+
+        // The array's own header claims more than the archive does.
+        let dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (2500000000,), }";
+        let mut array = b"\x93NUMPY\x01\x00v\x00".to_vec();
+        array.extend(dict.bytes());
+        array.resize(128, b' ');
+        for compression in [Compression::Stored, Compression::Deflated] {
+            let file = raw("x.npy", &array, compression);
+            let cut = Problem::Truncated { part: Part::Data, need: 10_000_000_000, have: 0 };
+            assert_eq!(problems(parse(&file)), [cut.of("x")]);
+        }
+        assert!(start.elapsed() < Duration::from_millis(200));
+    }
+
+    /// An archive of one member that need not be an array.
+    fn raw(name: &str, contents: &[u8], compression: Compression) -> Vec<u8> {
+        let mut archive = ZipArchiveWriter::new(Vec::new());
+        let method = match compression {
+            Compression::Stored => CompressionMethod::STORE,
+            Compression::Deflated => CompressionMethod::DEFLATE,
+        };
+        let (mut entry, config) = archive.new_file(name).compression_method(method).start().unwrap();
+        let mut packed = DeflateEncoder::new(Vec::new(), flate2::Compression::best());
+        packed.write_all(contents).unwrap();
+        let packed = packed.finish().unwrap();
+        let mut data = config.wrap(io::sink());
+        data.write_all(contents).unwrap();
+        let (_, descriptor) = data.finish().unwrap();
+        entry.write_all(if compression == Compression::Stored { contents } else { &packed }).unwrap();
+        entry.finish(descriptor).unwrap();
+        archive.finish().unwrap()
+    }
+
+    #[test]
+    fn a_bomb_is_stopped_by_the_limit_before_it_is_unpacked() {
+        let zeros = bytes(&vec![0; 1 << 20]);
+        let file = encode([("x", &zeros)], Compression::Deflated).unwrap();
+        assert!(file.len() < 4096);
+        let limits = Limits { total: 1 << 19 };
+        let over = Problem::OverLimit { claimed: (1 << 20) + 128, limit: 1 << 19 };
+        assert_eq!(problems(parse_within(&file, limits)), [over]);
+        assert_same(&parse_within(&file, Limits { total: 1 << 21 }).unwrap()[0].1, &zeros);
+    }
+
+    #[test]
+    fn each_fault_of_a_member_has_its_problem() {
+        let faults = |field, value: &[u8]| problems(parse(&patched(NUMPY, 0, field, value)));
+        assert_eq!(faults(FLAGS, &[1]), [Problem::Encrypted.of("x")]);
+        assert_eq!(faults(METHOD, &[12, 0]), [Problem::Compression { method: 12 }.of("x")]);
+        assert_eq!(faults(METHOD, &[0, 0]), [Problem::Claim { claimed: 131, found: 71 }.of("x")]);
+        assert_eq!(faults(CHECKSUM, &[0; 4]), [Problem::Checksum { want: 0, got: 0xec66_ea48 }.of("x")],);
+        let short = Problem::Truncated { part: Part::Data, need: 3, have: 2 };
+        assert_eq!(faults(UNCOMPRESSED, &[130]), [short.of("x")]);
+        assert_eq!(faults(UNCOMPRESSED, &[132]), [Problem::Trailing { count: 1 }.of("x")]);
+        assert!(matches!(&faults(OFFSET, &[9, 9, 9])[..], [Problem::Tensor { problem, .. }, ..]
+            if matches!(**problem, Problem::Archive { .. })));
+        assert!(matches!(&problems(parse(b"nothing"))[..], [Problem::Archive { .. }]));
+
+        // More comes out than was claimed: the array's header agrees with the claim, the data does not.
+        let array = npy::encode(&bytes(&[7; 3])).unwrap();
+        let file = raw("x.npy", &[&array[..], &[0; 5]].concat(), Compression::Deflated);
+        let file = patched(&file, 0, UNCOMPRESSED, &131u32.to_le_bytes());
+        assert_eq!(problems(parse(&file)), [Problem::Claim { claimed: 131, found: 132 }.of("x")]);
+
+        let mut file = NUMPY.to_vec();
+        file[55] = 0xff;
+        assert!(matches!(&problems(parse(&file))[..], [Problem::Tensor { problem, .. }]
+            if matches!(**problem, Problem::Inflate { after: 0, .. })));
+
+        assert_eq!(
+            problems(parse(&raw("readme", b"hello", Compression::Stored))),
+            [Problem::NotAnArray.of("readme")]
+        );
+    }
+
+    #[test]
+    fn each_fault_of_the_whole_has_its_problem() {
+        let file = patched(NUMPY, 1, OFFSET, &[0]);
+        assert_eq!(
+            problems(parse(&file)),
+            [Problem::Overlap {
+                first: "x".into(),
+                first_range: 0..126,
+                second: "y".into(),
+                second_range: 0..126
+            }]
+        );
+        let file = patched(NUMPY, 1, 46, b"x");
+        assert_eq!(problems(parse(&file)), [Problem::RepeatedName { name: "x".into() }]);
+        let file = patched(NUMPY, 1, 46, b"\xff");
+        assert!(matches!(&problems(parse(&file))[..], [Problem::BadName { .. }]));
+        let mut file = NUMPY.to_vec();
+        let end = file.len() - 22;
+        (file[end + 8], file[end + 10]) = (3, 3);
+        assert_eq!(problems(parse(&file)), [Problem::MemberCount { claimed: 3, found: 2 }]);
+    }
+
+    #[test]
+    fn tensors_that_cannot_be_stored_are_all_named() {
+        let half = Stored { buffer: Buffer::zeros(DType::BF16, 1), shape: Shape::from([1]) };
+        let x = bytes(&[1]);
+        let long = "n".repeat(70_000);
+        let found = problems(encode(
+            [("a", &half), ("x", &x), ("x", &x), ("n\0", &x), ("../ü", &x), (long.as_str(), &x)],
+            Compression::Stored,
+        ));
+        assert_eq!(found.len(), 5, "{found:?}");
+        assert!(matches!(&found[0], Problem::Tensor { name, .. } if name == "a"));
+        assert!(matches!(&found[1], Problem::RepeatedName { name } if name == "x"));
+        assert!(found[2..].iter().all(|p| matches!(p, Problem::BadName { .. })));
     }
 }

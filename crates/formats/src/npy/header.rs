@@ -61,8 +61,9 @@ impl Header {
 
     /// Whether the elements lie in the file as they would in memory.
     pub(crate) fn is_native(&self) -> bool {
-        let swap = self.big_endian && self.dtype.size() > 1;
-        !swap && !(self.fortran && self.shape.rank() > 1)
+        let swapped = self.big_endian && self.dtype.size() > 1;
+        let turned = self.fortran && self.shape.rank() > 1;
+        !swapped && !turned
     }
 
     /// What is wrong with a file of this length and this header.
@@ -386,5 +387,132 @@ fn read_shape(dims: Vec<u64>) -> Result<(Shape, usize), Problem> {
     match shape.and_then(|s| s.checked_numel().ok().map(|n| (s, n))) {
         Some(found) => Ok(found),
         None => Err(Problem::Overflow { shape: dims }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The problems of a version 1.0 file with this dict.
+    fn faults(dict: &str) -> Vec<Problem> {
+        let length = (dict.len() as u16).to_le_bytes();
+        Header::parse(&[MAGIC, &[1, 0][..], &length, dict.as_bytes()].concat()).unwrap_err()
+    }
+
+    fn dtype(descr: &str) -> Result<(DType, bool), Problem> {
+        read_descr(&Descr::Plain(descr.to_owned()))
+    }
+
+    #[test]
+    fn byte_orders_are_read() {
+        assert_eq!(dtype("<f4"), Ok((DType::F32, false)));
+        assert_eq!(dtype(">u4"), Ok((DType::U32, true)));
+        assert_eq!(dtype("=i8"), Ok((DType::I64, cfg!(target_endian = "big"))));
+        assert_eq!(dtype("|b1"), Ok((DType::Bool, false)));
+        assert_eq!(dtype("u1"), Ok((DType::U8, false)));
+        assert!(dtype("|f4").is_err() && dtype("f4").is_err());
+    }
+
+    #[test]
+    fn a_dtype_without_counterpart_is_refused_with_advice() {
+        for (descr, advice) in [
+            ("<u2", "int32"),
+            ("<u8", "int64"),
+            ("|V2", "safetensors"),
+            ("bfloat16", "save as float32"),
+            ("<f16", "float64"),
+            ("<c8", "two arrays"),
+            ("|O", "pickle"),
+            ("<M8[ns]", "cast to"),
+            ("", "cast to"),
+            ("é4", "cast to"),
+        ] {
+            match dtype(descr).unwrap_err() {
+                Problem::DType { found, advice: a } => {
+                    assert!(found == descr && a.contains(advice), "{descr}: {a}")
+                }
+                other => panic!("{other}"),
+            }
+        }
+        // np.dtype([('a', '<f4'), ('b', [('c', 'u1', (2,))])]).descr
+        let found = faults(
+            "{'descr': [('a', '<f4'), ('b', [('c', '|u1', (2,))])], 'fortran_order': False, 'shape': (), }",
+        );
+        assert!(matches!(&found[..], [Problem::DType { found, .. }] if found == "structured"));
+    }
+
+    #[test]
+    fn python_two_and_spare_spaces_are_read() {
+        let dict = "{\"shape\":( 3L ,\t2L),'fortran_order' : True,'descr':'<f4'} \n";
+        let length = (dict.len() as u16).to_le_bytes();
+        let h = Header::parse(&[MAGIC, &[1, 0][..], &length, dict.as_bytes()].concat()).unwrap();
+        assert_eq!((h.shape, h.fortran, h.data), (Shape::from([3, 2]), true, 24));
+    }
+
+    #[test]
+    fn all_faults_of_a_dict_are_listed_at_once() {
+        let found = faults(
+            "{'descr': '<u2', 'shape': (4294967296, 4294967296), 'shape': (), 'fortran_order': (1, 2), 'x': 'y'}",
+        );
+        assert_eq!(
+            found,
+            [
+                Problem::RepeatedKey { key: "shape".to_owned() },
+                Problem::Kind { key: "fortran_order".to_owned(), want: "True or False", got: "a tuple" },
+                Problem::UnknownKey { key: "x".to_owned() },
+                Problem::MissingKey { key: "fortran_order" },
+                Problem::DType { found: "<u2".to_owned(), advice: "cast to int32 before saving" },
+                Problem::Overflow { shape: vec![1 << 32, 1 << 32] },
+            ]
+        );
+        assert_eq!(faults("{}").len(), 3);
+        let axes = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({})}}", "1,".repeat(65));
+        assert_eq!(faults(&axes), [Problem::Rank { rank: 65, limit: 64 }]);
+        let huge = "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999999, 0)}";
+        assert_eq!(faults(huge), [Problem::Overflow { shape: vec![u64::MAX, 0] }]);
+    }
+
+    #[test]
+    fn what_numpy_does_not_write_is_a_syntax_error() {
+        for (dict, at) in [
+            ("", 0),
+            ("[]", 0),
+            ("{'descr'", 8),
+            ("{'descr': }", 10),
+            ("{'descr': 'a\\n'}", 12),
+            ("{'descr': Truth}", 13),
+            ("{'shape': (3)}", 12),
+            ("{'shape': (-3,)}", 11),
+            ("{'shape': (1, 2}", 15),
+            ("{'descr': [('a', }", 18),
+            ("{} x", 3),
+            ("{'descr': __import__('os')}", 10),
+        ] {
+            assert!(
+                matches!(faults(dict).last(), Some(Problem::HeaderSyntax { at: found, .. }) if *found == at),
+                "{dict}: {:?}",
+                faults(dict)
+            );
+        }
+    }
+
+    #[test]
+    fn a_bad_start_has_its_problem() {
+        let fault = |bytes: &[u8]| match &Header::parse(bytes).unwrap_err()[..] {
+            [one] => one.clone(),
+            more => panic!("{more:?}"),
+        };
+        let cut = |need, have| Problem::Truncated { part: Part::Preamble, need, have };
+        assert_eq!(fault(b""), cut(10, 0));
+        assert_eq!(fault(b"\x93NUM"), cut(10, 4));
+        assert_eq!(fault(b"\x93NUMPY\x02\x00\x01\x00"), cut(12, 10));
+        assert_eq!(fault(b"PK\x03\x04"), Problem::Magic { found: b"PK\x03\x04".to_vec() });
+        assert_eq!(fault(b"\x93NUMPY\x04\x00"), Problem::Version { major: 4, minor: 0 });
+        let long = Problem::HeaderTooLong { length: u64::from(u32::MAX), limit: 1 << 16 };
+        assert_eq!(fault(b"\x93NUMPY\x02\x00\xff\xff\xff\xff"), long);
+        let cut = Problem::Truncated { part: Part::Header, need: 118, have: 1 };
+        assert_eq!(fault(b"\x93NUMPY\x01\x00v\x00{"), cut);
+        assert_eq!(fault(b"\x93NUMPY\x03\x00\x02\x00\x00\x00{\xff"), Problem::HeaderUtf8 { at: 1 });
     }
 }

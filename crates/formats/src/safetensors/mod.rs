@@ -80,8 +80,8 @@ pub fn open(path: impl AsRef<Path>) -> Result<Contents, FormatError> {
 /// let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat();
 /// assert_eq!(
 ///     safetensors::parse(&file).unwrap_err().to_string(),
-///     "read safetensors: 2 problems\n  tensor \"a\": f32 of shape [1] takes 4 bytes, not 2\n  \
-///      data bytes 2..4 belong to no tensor"
+///     "read safetensors: 2 problems\n  data bytes 2..4 belong to no tensor\n  \
+///      tensor \"a\": f32 of shape [1] takes 4 bytes, not 2"
 /// );
 /// ```
 pub fn parse(bytes: &[u8]) -> Result<Contents, FormatError> {
@@ -100,26 +100,26 @@ pub fn write<'a, T: Into<Dense<'a>>>(
     metadata: &BTreeMap<String, String>,
 ) -> Result<(), FormatError> {
     let path = path.as_ref();
-    let (header, tensors) = arrange(tensors, metadata).map_err(|problems| FormatError::Refused {
+    let plan = arrange(tensors, metadata).map_err(|problems| FormatError::Refused {
         path: Some(path.to_owned()),
         format: Format::Safetensors,
         problems,
     })?;
-    replace(path, |w| emit(&header, &tensors, w))
+    replace(path, |w| emit(&plan, w))
 }
 
-/// The bytes that [`write`] would put into a file.
+/// The bytes that [`write`](fn@write) would put into a file.
 pub fn encode<'a, T: Into<Dense<'a>>>(
     tensors: impl IntoIterator<Item = (&'a str, T)>,
     metadata: &BTreeMap<String, String>,
 ) -> Result<Vec<u8>, FormatError> {
-    let (header, tensors) = arrange(tensors, metadata).map_err(|problems| FormatError::Refused {
+    let plan = arrange(tensors, metadata).map_err(|problems| FormatError::Refused {
         path: None,
         format: Format::Safetensors,
         problems,
     })?;
     let mut out = Vec::new();
-    emit(&header, &tensors, &mut out).expect("a vector takes all bytes");
+    emit(&plan, &mut out).expect("a vector takes all bytes");
     Ok(out)
 }
 
@@ -161,11 +161,16 @@ fn split(bytes: &[u8]) -> Result<(&str, usize), Problem> {
     Ok((text, 8 + header.len()))
 }
 
-/// The header, padded, and the tensors in the order of the file.
+/// A file to be: the header, padded, and the tensors in the order of the file.
+struct Plan<'a> {
+    header: String,
+    tensors: Vec<(&'a str, Dense<'a>)>,
+}
+
 fn arrange<'a, T: Into<Dense<'a>>>(
     tensors: impl IntoIterator<Item = (&'a str, T)>,
     metadata: &BTreeMap<String, String>,
-) -> Result<(String, Vec<(&'a str, Dense<'a>)>), Vec<Problem>> {
+) -> Result<Plan<'a>, Vec<Problem>> {
     let mut problems = Vec::new();
     let mut names = HashSet::new();
     let mut tensors: Vec<(&str, Dense)> = tensors.into_iter().map(|(n, t)| (n, t.into())).collect();
@@ -184,7 +189,7 @@ fn arrange<'a, T: Into<Dense<'a>>>(
     if header.len() as u64 > HEADER_LIMIT {
         problems.push(Problem::HeaderTooLong { length: header.len() as u64, limit: HEADER_LIMIT });
     }
-    if problems.is_empty() { Ok((header, tensors)) } else { Err(problems) }
+    if problems.is_empty() { Ok(Plan { header, tensors }) } else { Err(problems) }
 }
 
 fn header_text(tensors: &[(&str, Dense<'_>)], metadata: &BTreeMap<String, String>) -> String {
@@ -214,8 +219,254 @@ fn header_text(tensors: &[(&str, Dense<'_>)], metadata: &BTreeMap<String, String
     text
 }
 
-fn emit(header: &str, tensors: &[(&str, Dense<'_>)], w: &mut dyn Write) -> io::Result<()> {
-    w.write_all(&(header.len() as u64).to_le_bytes())?;
-    w.write_all(header.as_bytes())?;
-    tensors.iter().try_for_each(|(_, t)| t.write_le(w))
+fn emit(plan: &Plan<'_>, w: &mut dyn Write) -> io::Result<()> {
+    w.write_all(&(plan.header.len() as u64).to_le_bytes())?;
+    w.write_all(plan.header.as_bytes())?;
+    plan.tensors.iter().try_for_each(|(_, t)| t.write_le(w))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+    use std::time::{Duration, Instant};
+
+    use thalweg_core::Shape;
+
+    use super::*;
+    use crate::samples::{assert_same, damage, problems, tensors};
+
+    fn file(header: &str, data: &[u8]) -> Vec<u8> {
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+    }
+
+    fn temporary(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("thalweg-{}-{name}.safetensors", std::process::id()))
+    }
+
+    fn none() -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
+    fn kind(key: &str, want: &'static str, got: &'static str) -> Problem {
+        Problem::Kind { key: key.to_owned(), want, got }
+    }
+
+    #[test]
+    fn files_of_the_reference_are_read() {
+        // safetensors.numpy.save({'b': np.array([1.5], dtype='f4'), 'a': np.arange(2, dtype='i8')},
+        //                        metadata={'k': 'v'}), safetensors 0.8.0
+        let header = r#"{"__metadata__":{"k":"v"},"a":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},"b":{"dtype":"F32","shape":[1],"data_offsets":[16,20]}} "#;
+        assert_eq!(header.len(), 0x88);
+        let contents = parse(&file(header, b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\xc0?")).unwrap();
+        assert_eq!(contents.tensors["a"].buffer.as_slice::<i64>(), [0, 1]);
+        assert_eq!(contents.tensors["b"].buffer.as_slice::<f32>(), [1.5]);
+        assert_eq!(contents.metadata, BTreeMap::from([("k".to_owned(), "v".to_owned())]));
+        assert!(parse(&file("{}", b"")).unwrap().tensors.is_empty());
+    }
+
+    #[test]
+    fn every_dtype_and_shape_comes_back_lent_from_the_file() {
+        let all: Vec<(String, Stored)> =
+            tensors().into_iter().enumerate().map(|(i, t)| (format!("block.{i}/\"ü\"\n"), t)).collect();
+        let about = BTreeMap::from([("step \"1\"".to_owned(), "\u{1}\\".to_owned())]);
+        let path = temporary("round");
+        write(&path, all.iter().map(|(n, t)| (n.as_str(), t)), &about).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        for contents in [open(&path).unwrap(), parse(&bytes).unwrap()] {
+            assert_eq!(contents.metadata, about);
+            assert_eq!(contents.tensors.len(), all.len());
+            all.iter().for_each(|(n, t)| assert_same(&contents.tensors[n], t));
+        }
+        for t in open(&path).unwrap().tensors.values() {
+            assert!(!t.buffer.is_unique(), "lent, not copied");
+        }
+        // The order in which tensors come does not matter.
+        let turned = encode(all.iter().rev().map(|(n, t)| (n.as_str(), t)), &about).unwrap();
+        assert_eq!(turned, bytes);
+        let header = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        assert_eq!((header + 8) % 64, 0);
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn misaligned_tensors_are_copied() {
+        let path = temporary("misaligned");
+        fs::write(
+            &path,
+            file(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#, &1.5f32.to_le_bytes()),
+        )
+        .unwrap();
+        let a = open(&path).unwrap().tensors.remove("a").unwrap();
+        assert_eq!(a.buffer.as_slice::<f32>(), [1.5]);
+        assert!(a.buffer.is_unique());
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn an_opened_file_can_be_written_over() {
+        let path = temporary("over");
+        let t = |v: f32| Stored { buffer: Buffer::from_slice(&[v; 5000]), shape: Shape::from([5000]) };
+        write(&path, [("w", &t(1.0))], &none()).unwrap();
+        let old = open(&path).unwrap();
+        write(&path, [("w", &t(2.0))], &none()).unwrap();
+        assert_same(&old.tensors["w"], &t(1.0));
+        assert_same(&open(&path).unwrap().tensors["w"], &t(2.0));
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_changed_or_cut_file_never_panics() {
+        let b = Stored { buffer: Buffer::from_slice(&[true, false]), shape: Shape::from([1, 2]) };
+        let h = Stored { buffer: Buffer::zeros(DType::BF16, 1), shape: Shape::scalar() };
+        let about = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
+        damage(&encode([("b", &b), ("h", &h)], &about).unwrap(), parse);
+    }
+
+    #[test]
+    fn a_header_that_claims_ten_gigabytes_fails_at_once() {
+        let start = Instant::now();
+        let entry = r#"{"a":{"dtype":"F32","shape":[2500000000],"data_offsets":[0,10000000000]}}"#;
+        let cut = Problem::Truncated { part: Part::Data, need: 10_000_000_000, have: 4 };
+        assert_eq!(problems(parse(&file(entry, &[0; 4]))), [cut.of("a")]);
+        for (claim, want) in [
+            (10_000_000_000, Problem::HeaderTooLong { length: 10_000_000_000, limit: HEADER_LIMIT }),
+            (u64::MAX, Problem::HeaderTooLong { length: u64::MAX, limit: HEADER_LIMIT }),
+            (99_000_000, Problem::Truncated { part: Part::Header, need: 99_000_000, have: 2 }),
+        ] {
+            assert_eq!(problems(parse(&[&claim.to_le_bytes()[..], b"{}"].concat())), [want]);
+        }
+        assert!(start.elapsed() < Duration::from_millis(200));
+    }
+
+    #[test]
+    fn all_faults_of_a_file_are_listed_at_once() {
+        let header = r#"{
+            "a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
+            "b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},
+            "c":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[10,12]},
+            "d":{"dtype":"U64","shape":[1],"data_offsets":[12,20]},
+            "e":{"dtype":"I16","shape":[3],"data_offsets":[20,24]},
+            "e":{"dtype":"I16","shape":[],"data_offsets":[24,26]},
+            "f":{"dtype":"BOOL","shape":[2],"data_offsets":[26,28]},
+            "g":{"dtype":"U8","shape":[4294967296,4294967296,4294967296],"data_offsets":[28,29]},
+            "h":{"dtype":"U8","shape":[9],"data_offsets":[29,38]}}"#;
+        let mut data = [0; 30];
+        data[27] = 3;
+        let fp8 = Problem::DType { found: "F8_E4M3".to_owned(), advice: "cast to F16 or BF16 before saving" };
+        let u64 = Problem::DType { found: "U64".to_owned(), advice: "cast to I64 before saving" };
+        assert_eq!(
+            problems(parse(&file(header, &data))),
+            [
+                fp8.of("c"),
+                u64.of("d"),
+                Problem::RepeatedName { name: "e".to_owned() },
+                Problem::Overflow { shape: vec![1 << 32; 3] }.of("g"),
+                Problem::Truncated { part: Part::Data, need: 38, have: 30 }.of("h"),
+                Problem::Overlap {
+                    first: "a".to_owned(),
+                    first_range: 0..8,
+                    second: "b".to_owned(),
+                    second_range: 4..8
+                },
+                Problem::Hole { range: 8..10 },
+                Problem::Size { dtype: DType::I16, shape: Shape::from([3]), need: 6, have: 4 }.of("e"),
+                Problem::BadBool { index: 1, value: 3 }.of("f"),
+            ]
+        );
+    }
+
+    #[test]
+    fn each_fault_of_an_entry_has_its_problem() {
+        let faults = |entry: &str| problems(parse(&file(&format!("{{\"a\":{entry}}}"), &[])));
+        let whole = "a list of whole numbers";
+        let want = "an object with dtype, shape and data_offsets";
+        for (entry, got) in [
+            ("1", "a number"),
+            ("-1", "a negative number"),
+            ("null", "null"),
+            ("[{}]", "a list"),
+            ("true", "a bool"),
+        ] {
+            assert_eq!(faults(entry), [kind("a", want, got)]);
+        }
+        assert_eq!(faults("{}").len(), 3);
+        assert_eq!(
+            faults(r#"{"dtype":[],"shape":{"x":[[]]},"data_offsets":"0"}"#),
+            [
+                kind("dtype", "a string", "a list").of("a"),
+                kind("shape", whole, "an object").of("a"),
+                kind("data_offsets", whole, "a string").of("a")
+            ]
+        );
+        assert_eq!(
+            faults(r#"{"dtype":"U8","shape":[-1],"data_offsets":[1.5,1],"dtype":"U8","order":"F"}"#),
+            [
+                Problem::RepeatedKey { key: "dtype".to_owned() }.of("a"),
+                Problem::UnknownKey { key: "order".to_owned() }.of("a"),
+                kind("shape", whole, "a negative number").of("a"),
+                kind("data_offsets", whole, "a fraction or a number over 64 bits").of("a"),
+            ]
+        );
+        let backwards = Problem::Backwards { start: 4, end: 0 };
+        assert_eq!(faults(r#"{"dtype":"U8","shape":[0],"data_offsets":[4,0]}"#), [backwards.of("a")]);
+        let three = kind("data_offsets", "two whole numbers", "a list of another length");
+        assert_eq!(faults(r#"{"dtype":"U8","shape":[0],"data_offsets":[0,0,0]}"#), [three.of("a")]);
+        let axes = format!(r#"{{"dtype":"U8","shape":[{}0],"data_offsets":[0,0]}}"#, "1,".repeat(1000));
+        assert_eq!(faults(&axes), [Problem::Rank { rank: 1001, limit: 64 }.of("a")]);
+        // Empty, but its strides would overflow.
+        let empty = r#"{"dtype":"U8","shape":[0,18446744073709551615,2],"data_offsets":[0,0]}"#;
+        assert_eq!(faults(empty), [Problem::Overflow { shape: vec![0, u64::MAX, 2] }.of("a")]);
+        // Beyond the data, although it is empty.
+        let beyond = r#"{"dtype":"U8","shape":[0],"data_offsets":[5,5]}"#;
+        assert_eq!(faults(beyond)[0], Problem::Truncated { part: Part::Data, need: 5, have: 0 }.of("a"));
+    }
+
+    #[test]
+    fn each_fault_of_the_header_has_its_problem() {
+        let faults = |header: &str, data: &[u8]| problems(parse(&file(header, data)));
+        assert_eq!(problems(parse(b"123")), [Problem::Truncated { part: Part::Preamble, need: 8, have: 3 }]);
+        assert_eq!(problems(parse(b"\x02\0\0\0\0\0\0\0{\xff")), [Problem::HeaderUtf8 { at: 1 }]);
+        assert_eq!(faults("{}", &[0; 3]), [Problem::Hole { range: 0..3 }]);
+        let reason = "EOF while parsing an object".to_owned();
+        assert_eq!(faults("{", &[]), [Problem::Json { line: 1, column: 1, reason }]);
+        for header in ["", "[]", "{} {}", "{\"a\":", "{'a':1}", "nul"] {
+            assert!(matches!(faults(header, &[])[..], [Problem::Json { .. }]), "{header}");
+        }
+        // What was found before the header breaks off is told too.
+        assert_eq!(faults(r#"{"a":1,"b":2,"#, &[]).len(), 3);
+        let deep = format!("{{\"a\":{}", "[".repeat(100_000));
+        assert!(matches!(faults(&deep, &[])[..], [Problem::Json { .. }]));
+        assert_eq!(
+            faults(r#"{"__metadata__":7}"#, &[]),
+            [kind(METADATA, "an object of strings", "a number")]
+        );
+        assert_eq!(
+            faults(r#"{"__metadata__":{"k":"v","k":"w","n":[1]}}"#, &[]),
+            [Problem::RepeatedKey { key: "k".to_owned() }, kind("n", "a string", "a list")]
+        );
+    }
+
+    #[test]
+    fn tensors_that_cannot_be_stored_are_all_named_and_nothing_is_written() {
+        let path = temporary("refused");
+        let x = Dense { dtype: DType::U8, shape: &[2], bytes: &[1] };
+        let found = problems(write(&path, [(METADATA, x), ("x", x), ("x", x)], &none()));
+        assert_eq!(found.len(), 5, "{found:?}");
+        assert!(!path.exists());
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_full_disk_is_an_error_that_names_it() {
+        let full = Path::new("/dev/full");
+        if full.exists() {
+            let x = Dense { dtype: DType::U8, shape: &[1], bytes: &[1] };
+            let err = write(full, [("x", x)], &none()).unwrap_err();
+            assert!(
+                matches!(&err, FormatError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+            );
+            assert!(err.to_string().starts_with("write /dev/full: "), "{err}");
+        }
+    }
 }
