@@ -6,6 +6,7 @@
 
 pub mod gemm;
 pub mod math;
+pub mod rows;
 pub mod simd;
 pub mod stream;
 pub mod threads;

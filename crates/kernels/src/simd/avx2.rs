@@ -86,6 +86,23 @@ impl F32s for Lanes8 {
         one!(x86::_mm256_storeu_ps(p, self.0))
     }
     #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize, pad: f32) -> Self {
+        if n >= Self::LANES {
+            return one!(Self::load(p));
+        }
+        let mask = one!(first(n));
+        let lanes = one!(x86::_mm256_maskload_ps(p, mask));
+        let pad = one!(x86::_mm256_set1_ps(pad));
+        Lanes8(one!(x86::_mm256_blendv_ps(pad, lanes, x86::_mm256_castsi256_ps(mask))))
+    }
+    #[inline(always)]
+    unsafe fn store_n(self, p: *mut f32, n: usize) {
+        if n >= Self::LANES {
+            return one!(self.store(p));
+        }
+        one!(x86::_mm256_maskstore_ps(p, first(n), self.0))
+    }
+    #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self {
         Lanes8(one!(x86::_mm256_cvtph_ps(x86::_mm_loadu_si128(p.cast()))))
     }
@@ -176,4 +193,11 @@ impl F32s for Lanes8 {
     fn from_i32(i: Lanes8I) -> Self {
         Lanes8(one!(x86::_mm256_cvtepi32_ps(i.0)))
     }
+}
+
+/// All bits set in the first `n < 8` lanes.
+#[inline(always)]
+unsafe fn first(n: usize) -> x86::__m256i {
+    let place = one!(x86::_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    one!(x86::_mm256_cmpgt_epi32(x86::_mm256_set1_epi32(n as i32), place))
 }

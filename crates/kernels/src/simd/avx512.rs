@@ -86,6 +86,14 @@ impl F32s for Lanes16 {
         one!(x86::_mm512_storeu_ps(p, self.0))
     }
     #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize, pad: f32) -> Self {
+        Lanes16(one!(x86::_mm512_mask_loadu_ps(x86::_mm512_set1_ps(pad), first(n), p)))
+    }
+    #[inline(always)]
+    unsafe fn store_n(self, p: *mut f32, n: usize) {
+        one!(x86::_mm512_mask_storeu_ps(p, first(n), self.0))
+    }
+    #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self {
         Lanes16(one!(x86::_mm512_cvtph_ps(x86::_mm256_loadu_si256(p.cast()))))
     }
@@ -176,4 +184,10 @@ impl F32s for Lanes16 {
     fn from_i32(i: Lanes16I) -> Self {
         Lanes16(one!(x86::_mm512_cvtepi32_ps(i.0)))
     }
+}
+
+/// The mask of the first `n` lanes.
+#[inline(always)]
+fn first(n: usize) -> x86::__mmask16 {
+    if n >= 16 { !0 } else { (1 << n) - 1 }
 }

@@ -1,6 +1,6 @@
 //! Applies a function of vectors along slices.
 //!
-//! The last, partial vector goes through a padded copy and the same function, so that the bits of a result
+//! The last, partial vector is padded and goes through the same function, so that the bits of a result
 //! depend on its argument only, never on its place in the slice.
 
 use crate::simd::vector::F32s;
@@ -37,9 +37,6 @@ struct Map<O> {
     len: usize,
 }
 
-/// The widest vector, for padded tails.
-const MAX_LANES: usize = 16;
-
 impl<O: Unary> Body for Map<O> {
     type Out = ();
 
@@ -55,14 +52,10 @@ impl<O: Unary> Body for Map<O> {
         }
         let rest = self.len - whole;
         if rest > 0 {
-            let mut pad = [0.0f32; MAX_LANES];
-            // SAFETY: `rest < LANES <= MAX_LANES` elements follow `whole` at both pointers, `pad` is a
-            // local and overlaps neither; `V` as above.
+            // SAFETY: `rest < LANES` elements follow `whole` at both pointers; `V` as above.
             unsafe {
-                std::ptr::copy_nonoverlapping(self.x.add(whole), pad.as_mut_ptr(), rest);
-                self.op.lanes(V::load(pad.as_ptr())).store(pad.as_mut_ptr());
-                std::ptr::copy_nonoverlapping(pad.as_ptr(), self.y.add(whole), rest);
-            }
+                self.op.lanes(V::load_n(self.x.add(whole), rest, 0.0)).store_n(self.y.add(whole), rest)
+            };
         }
     }
 }

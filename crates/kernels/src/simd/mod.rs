@@ -7,7 +7,7 @@
 mod avx2;
 mod avx512;
 pub mod map;
-mod scalar;
+pub(crate) mod scalar;
 pub mod vector;
 
 use std::sync::OnceLock;

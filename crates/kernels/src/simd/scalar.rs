@@ -78,6 +78,18 @@ impl F32s for Lane {
         unsafe { *p = self.0 }
     }
     #[inline(always)]
+    unsafe fn load_n(p: *const f32, n: usize, pad: f32) -> Self {
+        // SAFETY: the caller gives a `p` readable for one f32 unless `n` is 0.
+        if n == 0 { Lane(pad) } else { Lane(unsafe { *p }) }
+    }
+    #[inline(always)]
+    unsafe fn store_n(self, p: *mut f32, n: usize) {
+        if n > 0 {
+            // SAFETY: the caller gives a `p` writable for one f32 unless `n` is 0.
+            unsafe { *p = self.0 }
+        }
+    }
+    #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self {
         // SAFETY: the caller gives a readable `p`.
         Lane(half::f16::from_bits(unsafe { *p }).to_f32())

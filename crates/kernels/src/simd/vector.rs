@@ -39,6 +39,16 @@ pub trait F32s:
     /// # Safety
     /// `p` must be writable for `LANES` f32.
     unsafe fn store(self, p: *mut f32);
+    /// The first `n` lanes from `p`, the others `pad`.
+    ///
+    /// # Safety
+    /// `p` must be readable for `min(n, LANES)` f32, and this CPU must have the type's instruction set.
+    unsafe fn load_n(p: *const f32, n: usize, pad: f32) -> Self;
+    /// Writes the first `n` lanes to `p`.
+    ///
+    /// # Safety
+    /// `p` must be writable for `min(n, LANES)` f32.
+    unsafe fn store_n(self, p: *mut f32, n: usize);
     /// The f16 lanes at `p`, given by their bits.
     ///
     /// # Safety
