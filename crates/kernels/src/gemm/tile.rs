@@ -17,6 +17,9 @@ const PLAIN_MR: usize = 4;
 const AVX2_MR: usize = 6;
 const AVX512_MR: usize = 8;
 
+/// Steps of k in one round of the tile's loop.
+const UNROLL: usize = 4;
+
 /// `C (M×N) = A (M×k) · B (k×N)`, or `+=`.
 pub(super) struct Tile<T> {
     pub k: usize,
@@ -110,24 +113,22 @@ unsafe fn tile_body<V: Vector, const M: usize, const N: usize, const PARTIAL: bo
     // columns of which the last is cut to `n_last` by the masked forms. Pointers advance only as far
     // as the next row that is read, plus one step past the end, by wrapping arithmetic.
     unsafe {
-        let part = |at: *const V::Elem, vector: usize| {
-            if PARTIAL && vector == N - 1 { V::load_first(at, tile.n_last) } else { V::load(at) }
-        };
         let mut sums = [[V::splat(<V::Elem as super::Element>::ZERO); N]; M];
-        let mut a = tile.a;
+        // One base for each row: a chain of additions from row to row would cost more than the products.
+        let a_rows: [*const V::Elem; M] = std::array::from_fn(|row| tile.a.wrapping_add(row * a_row_stride));
+        let mut a_offset = 0;
         let mut b = tile.b;
-        for _ in 0..tile.k {
-            let mut b_row = [MaybeUninit::<V>::uninit(); N];
-            for vector in 0..N {
-                b_row[vector].write(part(b.add(vector * V::LANES), vector));
+        for _ in 0..tile.k / UNROLL {
+            for u in 0..UNROLL {
+                let b = b.add(u * tile.b_row_stride);
+                step::<V, M, N, PARTIAL>(&mut sums, &a_rows, a_offset + u * a_col_stride, b, tile.n_last);
             }
-            for row in 0..M {
-                let a_value = V::splat(*a.add(row * a_row_stride));
-                for vector in 0..N {
-                    sums[row][vector] = a_value.mul_add(b_row[vector].assume_init(), sums[row][vector]);
-                }
-            }
-            a = a.wrapping_add(a_col_stride);
+            a_offset += UNROLL * a_col_stride;
+            b = b.wrapping_add(UNROLL * tile.b_row_stride);
+        }
+        for _ in 0..tile.k % UNROLL {
+            step::<V, M, N, PARTIAL>(&mut sums, &a_rows, a_offset, b, tile.n_last);
+            a_offset += a_col_stride;
             b = b.wrapping_add(tile.b_row_stride);
         }
         let one = V::splat(<V::Elem as super::Element>::ONE);
@@ -136,12 +137,55 @@ unsafe fn tile_body<V: Vector, const M: usize, const N: usize, const PARTIAL: bo
                 let at = tile.c.add(row * tile.c_row_stride + vector * V::LANES);
                 let mut sum = sums[row][vector];
                 if tile.add {
-                    sum = part(at, vector).mul_add(one, sum);
+                    sum = load_part::<V, N, PARTIAL>(at, vector, tile.n_last).mul_add(one, sum);
                 }
                 if PARTIAL && vector == N - 1 { sum.store_first(at, tile.n_last) } else { sum.store(at) }
             }
         }
     }
+}
+
+/// One step of k: `sums += a column · b row`.
+///
+/// A function and not a closure: a closure may stay a call, and then without the instruction set.
+///
+/// # Safety
+/// The rows of A have an element at `a_offset`, and `b` a row of the tile.
+#[inline(always)]
+unsafe fn step<V: Vector, const M: usize, const N: usize, const PARTIAL: bool>(
+    sums: &mut [[V; N]; M],
+    a_rows: &[*const V::Elem; M],
+    a_offset: usize,
+    b: *const V::Elem,
+    n_last: usize,
+) {
+    // SAFETY: passed on to the caller; each entry of `b_row` is written before it is read.
+    unsafe {
+        let mut b_row = [MaybeUninit::<V>::uninit(); N];
+        for vector in 0..N {
+            b_row[vector].write(load_part::<V, N, PARTIAL>(b.add(vector * V::LANES), vector, n_last));
+        }
+        for row in 0..M {
+            let a_value = V::splat(*a_rows[row].add(a_offset));
+            for vector in 0..N {
+                sums[row][vector] = a_value.mul_add(b_row[vector].assume_init(), sums[row][vector]);
+            }
+        }
+    }
+}
+
+/// Vector `vector` of the N of a tile row, of which the last may be a part.
+///
+/// # Safety
+/// The elements that exist are valid for reads.
+#[inline(always)]
+unsafe fn load_part<V: Vector, const N: usize, const PARTIAL: bool>(
+    at: *const V::Elem,
+    vector: usize,
+    n_last: usize,
+) -> V {
+    // SAFETY: passed on to the caller.
+    unsafe { if PARTIAL && vector == N - 1 { V::load_first(at, n_last) } else { V::load(at) } }
 }
 
 /// Instantiates the kernels for one vector type: a module with a `KERNELS`. The literals are the tile
