@@ -1,1 +1,33 @@
-//! core
+//! [`Tensor`], its ops (one file each) and automatic differentiation.
+//!
+//! One tensor type with runtime dtype and shape; every op goes through [`apply`]; gradient rules are
+//! written once, with tensors.
+
+mod apply;
+mod args;
+mod arithmetic;
+mod autodiff;
+mod backward;
+mod create;
+mod error;
+mod meta;
+pub mod ops;
+mod param;
+mod print;
+mod scalar;
+mod shaping;
+mod tape;
+mod tensor;
+
+pub use apply::apply;
+pub use args::{Axes, Dims};
+pub use autodiff::{
+    Leaf, Pullback, checkpoint, custom_vjp, grad, hessian, hvp, jacobian, jvp, no_grad, try_value_and_grads,
+    value_and_grad, vjp, vmap,
+};
+pub use error::OpError;
+pub use meta::Meta;
+pub use ops::custom;
+pub use param::Param;
+pub use scalar::Scalar;
+pub use tensor::Tensor;

@@ -1,0 +1,144 @@
+//! Applying an op: the one place where it is decided how an op is run.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use thalweg_core::{Buffer, View, ViewMut};
+
+use crate::error::{OpError, fail};
+use crate::meta::Meta;
+use crate::ops::Op;
+use crate::tape::{self, History, Kept, Kind, Node};
+use crate::tensor::Tensor;
+
+/// Runs an op on its operands, and records it when a gradient may be asked for later.
+///
+/// This is the fallible core under every method of [`Tensor`]: it checks everything before it
+/// computes anything.
+///
+/// ```
+/// use thalweg_tensor::{Tensor, apply, ops::Add};
+/// let (a, b) = (Tensor::zeros([2, 3], thalweg_core::DType::F32), Tensor::zeros([2, 4], thalweg_core::DType::F32));
+/// let error = apply(Add, &[&a, &b]).unwrap_err();
+/// assert!(error.to_string().starts_with("add: shapes [2, 3] and [2, 4]"));
+/// ```
+#[track_caller]
+pub fn apply(op: impl Into<Op>, inputs: &[&Tensor]) -> Result<Tensor, OpError> {
+    apply_op(op.into(), inputs, Location::caller())
+}
+
+/// [`apply`], panicking at the caller's line.
+#[inline]
+#[track_caller]
+pub(crate) fn run(op: impl Into<Op>, inputs: &[&Tensor]) -> Tensor {
+    match apply_op(op.into(), inputs, Location::caller()) {
+        Ok(tensor) => tensor,
+        Err(error) => fail(error),
+    }
+}
+
+/// Like [`run`], but the result may take over the memory of `left` when nobody else sees it.
+#[track_caller]
+pub(crate) fn run_owned(op: impl Into<Op>, left: Tensor, right: Option<&Tensor>) -> Tensor {
+    let op = op.into();
+    let at = Location::caller();
+    let tracked = wanted(std::iter::once(&left).chain(right)).is_some();
+    let reusable = !tracked && (op.reuses() & 1) != 0 && right.is_none_or(|r| r.shape() == left.shape());
+    let result = if reusable {
+        overwrite(op, left, right, at)
+    } else {
+        match right {
+            Some(right) => apply_op(op, &[&left, right], at),
+            None => apply_op(op, &[&left], at),
+        }
+    };
+    match result {
+        Ok(tensor) => tensor,
+        Err(error) => fail(error),
+    }
+}
+
+fn overwrite(
+    op: Op,
+    left: Tensor,
+    right: Option<&Tensor>,
+    at: &'static Location<'static>,
+) -> Result<Tensor, OpError> {
+    let meta = match right {
+        Some(right) => op.infer(&[left.meta(), right.meta()])?,
+        None => op.infer(&[left.meta()])?,
+    };
+    if meta != *left.meta() {
+        return with_left(op, left, right, at);
+    }
+    match left.into_unique_buffer() {
+        Ok(mut buffer) => {
+            let view = right.map(Tensor::view);
+            if op.overwrite(view, &mut ViewMut::new(&mut buffer, &meta.shape)) {
+                return Ok(Tensor::dense(meta, buffer, None));
+            }
+            with_left(op, Tensor::dense(meta, buffer, None), right, at)
+        }
+        Err(left) => with_left(op, left, right, at),
+    }
+}
+
+fn with_left(
+    op: Op,
+    left: Tensor,
+    right: Option<&Tensor>,
+    at: &'static Location<'static>,
+) -> Result<Tensor, OpError> {
+    match right {
+        Some(right) => apply_op(op, &[&left, right], at),
+        None => apply_op(op, &[&left], at),
+    }
+}
+
+fn apply_op(op: Op, inputs: &[&Tensor], at: &'static Location<'static>) -> Result<Tensor, OpError> {
+    let metas: SmallVec<[&Meta; 4]> = inputs.iter().map(|t| t.meta()).collect();
+    let meta = op.infer(&metas)?;
+
+    let viewed = match inputs {
+        [x] => op.view(x.layout(), &meta.shape).map(|layout| x.with_layout(layout, None)),
+        _ => None,
+    };
+    let value = match viewed {
+        Some(value) => value,
+        None => compute(&op, inputs, meta)?,
+    };
+    match wanted(inputs.iter().copied()) {
+        Some(level) if value.dtype().is_float() => Ok(record(op, inputs, value, level, at)),
+        _ => Ok(value),
+    }
+}
+
+/// The lowest level among the operands, if it is one to be recorded.
+#[inline]
+fn wanted<'a>(inputs: impl Iterator<Item = &'a Tensor>) -> Option<u32> {
+    inputs.filter_map(Tensor::history).map(|h| h.node.level).min().filter(|&level| tape::records(level))
+}
+
+fn compute(op: &Op, inputs: &[&Tensor], meta: Meta) -> Result<Tensor, OpError> {
+    meta.shape.checked_numel().map_err(|source| OpError::Shape { op: op.name(), source })?;
+    let mut buffer = Buffer::scratch(meta.dtype, meta.numel());
+    let views: SmallVec<[View<'_>; 4]> = inputs.iter().map(|t| t.view()).collect();
+    let mut out = ViewMut::new(&mut buffer, &meta.shape);
+    if !op.fast(&views, &mut out) {
+        op.eval(&views, &mut out)?;
+    }
+    Ok(Tensor::dense(meta, buffer, None))
+}
+
+fn record(op: Op, inputs: &[&Tensor], value: Tensor, level: u32, at: &'static Location<'static>) -> Tensor {
+    let keep = op.keep();
+    let kept = Kept {
+        inputs: inputs.iter().enumerate().map(|(i, t)| keep.value(i).then(|| (*t).clone())).collect(),
+        metas: if keep.metas() { inputs.iter().map(|t| t.meta().clone()).collect() } else { SmallVec::new() },
+        output: keep.output().then(|| value.clone()),
+    };
+    let edges = inputs.iter().map(|t| t.history().filter(|h| tape::records(h.node.level)).cloned()).collect();
+    let node = Node { id: tape::next_id(), level, edges, kind: Kind::Op { op, kept }, at };
+    value.into_recorded(History { node: Arc::new(node), output: 0 })
+}

@@ -1,0 +1,28 @@
+//! `add`: y = a + b. On integers it wraps.
+
+use crate::ops::elementwise::{Binary, Domain, binary_op};
+use crate::ops::{Grad, Keep, Vjp};
+
+binary_op! {
+    /// y = a + b.
+    Add
+}
+
+impl Binary for Add {
+    const NAME: &'static str = "add";
+    const DOMAIN: Domain = Domain::Number;
+    const F32: Option<fn(&[f32], &[f32], &mut [f32])> = Some(thalweg_kernels::stream::arithmetic::add);
+    const KEEP: Keep = Keep::NOTHING;
+
+    fn float(a: f64, b: f64) -> f64 {
+        a + b
+    }
+
+    fn int(a: i64, b: i64) -> Option<i64> {
+        Some(a.wrapping_add(b))
+    }
+
+    fn grad(g: &Vjp<'_>) -> Grad {
+        g.pair(|| g.dy().clone(), || g.dy().clone())
+    }
+}

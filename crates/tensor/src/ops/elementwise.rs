@@ -1,0 +1,408 @@
+//! Elementwise ops: one function of one or two numbers, carried to whole tensors.
+//!
+//! An op gives its function on f64 and, where it has one, on i64: that is its reference for every
+//! dtype. A block function on f32 slices makes it fast; f16 and bf16 go through it a tile at a time.
+//! Fused groups of the compiler run the same block functions on the same tiles.
+
+use thalweg_core::runs::for_each_run;
+use thalweg_core::{DType, Element, Layout, View, ViewMut, with_dtype};
+use thalweg_kernels::stream::arithmetic::{map, zip};
+use thalweg_kernels::stream::split::par_chunks_mut;
+
+use crate::error::OpError;
+use crate::meta::{Meta, arity, require_float, require_number, require_same_dtype, require_same_shape};
+use crate::ops::primitive::{Grad, Keep, Vjp};
+
+/// Elements that fit the nearest cache together with the operands.
+const TILE: usize = 512;
+/// Elements per parallel task: enough to outweigh waking a thread.
+pub(crate) const GRAIN: usize = 32 << 10;
+
+/// Which dtypes an elementwise op takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Domain {
+    /// Floats.
+    Float,
+    /// Floats and integers.
+    Number,
+    /// Floats, integers and `bool`.
+    Any,
+}
+
+/// A function of one number.
+pub trait Unary: Sized {
+    /// See [`crate::ops::Primitive::NAME`].
+    const NAME: &'static str;
+    /// The dtypes it takes.
+    const DOMAIN: Domain = Domain::Float;
+    /// The fast form on f32.
+    const F32: Option<fn(&[f32], &mut [f32])> = None;
+    /// Where samples are drawn.
+    const RANGE: (f64, f64) = (-2.0, 2.0);
+    /// What the rule needs.
+    const KEEP: Keep;
+    /// The function.
+    fn float(x: f64) -> f64;
+    /// The function on whole numbers, where [`Unary::DOMAIN`] admits them.
+    fn int(x: i64) -> i64 {
+        Self::float(x as f64) as i64
+    }
+    /// The gradient rule.
+    fn grad(g: &Vjp<'_>) -> Grad;
+}
+
+/// A function of two numbers.
+pub trait Binary: Sized {
+    /// See [`crate::ops::Primitive::NAME`].
+    const NAME: &'static str;
+    /// The dtypes it takes.
+    const DOMAIN: Domain = Domain::Float;
+    /// The fast form on f32.
+    const F32: Option<fn(&[f32], &[f32], &mut [f32])> = None;
+    /// Where samples of each operand are drawn.
+    const RANGES: [(f64, f64); 2] = [(-2.0, 2.0); 2];
+    /// What the rule needs.
+    const KEEP: Keep;
+    /// The function.
+    fn float(a: f64, b: f64) -> f64;
+    /// The function on whole numbers; `None` where it has no value (division by zero).
+    fn int(a: i64, b: i64) -> Option<i64>;
+    /// The gradient rule.
+    fn grad(g: &Vjp<'_>) -> Grad;
+}
+
+/// Implements [`crate::ops::Primitive`] for unit structs by their [`Unary`].
+macro_rules! unary_op {
+    ($(#[$doc:meta])* $Name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $Name;
+
+        impl $crate::ops::Primitive for $Name {
+            const NAME: &'static str = <$Name as $crate::ops::elementwise::Unary>::NAME;
+            fn infer(&self, x: &[&$crate::meta::Meta]) -> Result<$crate::meta::Meta, $crate::error::OpError> {
+                $crate::ops::elementwise::infer_unary::<$Name>(x)
+            }
+            fn keep(&self) -> $crate::ops::Keep {
+                <$Name as $crate::ops::elementwise::Unary>::KEEP
+            }
+            fn grad(&self, g: &$crate::ops::Vjp<'_>) -> $crate::ops::Grad {
+                <$Name as $crate::ops::elementwise::Unary>::grad(g)
+            }
+            fn eval(&self, x: &[thalweg_core::View<'_>], y: &mut thalweg_core::ViewMut<'_>) -> Result<(), $crate::error::OpError> {
+                $crate::ops::elementwise::eval_unary::<$Name>(x[0], y);
+                Ok(())
+            }
+            fn fast(&self, x: &[thalweg_core::View<'_>], y: &mut thalweg_core::ViewMut<'_>) -> bool {
+                $crate::ops::elementwise::fast_unary::<$Name>(x[0], y)
+            }
+            fn reuses(&self) -> u32 {
+                1
+            }
+            fn overwrite(&self, _rest: Option<thalweg_core::View<'_>>, y: &mut thalweg_core::ViewMut<'_>) -> bool {
+                $crate::ops::elementwise::overwrite_unary::<$Name>(y)
+            }
+            fn samples() -> Vec<$crate::ops::sample::Sample> {
+                let (lo, hi) = <$Name as $crate::ops::elementwise::Unary>::RANGE;
+                $crate::ops::sample::elementwise_shapes()
+                    .map(|s| $crate::ops::sample::Sample::new($Name, [$crate::ops::sample::Draw::float(s, lo, hi)]))
+                    .into()
+            }
+        }
+    };
+}
+
+/// Implements [`crate::ops::Primitive`] for unit structs by their [`Binary`].
+macro_rules! binary_op {
+    ($(#[$doc:meta])* $Name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $Name;
+
+        impl $crate::ops::Primitive for $Name {
+            const NAME: &'static str = <$Name as $crate::ops::elementwise::Binary>::NAME;
+            fn infer(&self, x: &[&$crate::meta::Meta]) -> Result<$crate::meta::Meta, $crate::error::OpError> {
+                $crate::ops::elementwise::infer_binary::<$Name>(x)
+            }
+            fn keep(&self) -> $crate::ops::Keep {
+                <$Name as $crate::ops::elementwise::Binary>::KEEP
+            }
+            fn grad(&self, g: &$crate::ops::Vjp<'_>) -> $crate::ops::Grad {
+                <$Name as $crate::ops::elementwise::Binary>::grad(g)
+            }
+            fn eval(&self, x: &[thalweg_core::View<'_>], y: &mut thalweg_core::ViewMut<'_>) -> Result<(), $crate::error::OpError> {
+                $crate::ops::elementwise::eval_binary::<$Name>([x[0], x[1]], y)
+            }
+            fn fast(&self, x: &[thalweg_core::View<'_>], y: &mut thalweg_core::ViewMut<'_>) -> bool {
+                $crate::ops::elementwise::fast_binary::<$Name>([x[0], x[1]], y)
+            }
+            fn reuses(&self) -> u32 {
+                1
+            }
+            fn overwrite(&self, rest: Option<thalweg_core::View<'_>>, y: &mut thalweg_core::ViewMut<'_>) -> bool {
+                rest.is_some_and(|b| $crate::ops::elementwise::overwrite_binary::<$Name>(b, y))
+            }
+            fn samples() -> Vec<$crate::ops::sample::Sample> {
+                let [(l0, h0), (l1, h1)] = <$Name as $crate::ops::elementwise::Binary>::RANGES;
+                let draw = $crate::ops::sample::Draw::float;
+                $crate::ops::sample::elementwise_shapes()
+                    .map(|s| $crate::ops::sample::Sample::new($Name, [draw(s.clone(), l0, h0), draw(s, l1, h1)]))
+                    .into()
+            }
+        }
+    };
+}
+
+pub(crate) use {binary_op, unary_op};
+
+fn require(op: &'static str, domain: Domain, x: &Meta) -> Result<(), OpError> {
+    match domain {
+        Domain::Float => require_float(op, x),
+        Domain::Number => require_number(op, x),
+        Domain::Any => Ok(()),
+    }
+}
+
+pub(crate) fn infer_unary<O: Unary>(x: &[&Meta]) -> Result<Meta, OpError> {
+    let [x] = arity(O::NAME, x)?;
+    require(O::NAME, O::DOMAIN, x)?;
+    Ok(x.clone())
+}
+
+pub(crate) fn infer_binary<O: Binary>(x: &[&Meta]) -> Result<Meta, OpError> {
+    let [a, b] = arity(O::NAME, x)?;
+    require(O::NAME, O::DOMAIN, a)?;
+    require_same_dtype(O::NAME, a, b)?;
+    require_same_shape(O::NAME, a, b)?;
+    Ok(a.clone())
+}
+
+pub(crate) fn eval_unary<O: Unary>(x: View<'_>, y: &mut ViewMut<'_>) {
+    if x.dtype().is_float() {
+        through::<f64, f64, 1>([x], y, |[x], y| map(x, y, O::float));
+    } else {
+        through::<i64, i64, 1>([x], y, |[x], y| map(x, y, O::int));
+    }
+}
+
+pub(crate) fn fast_unary<O: Unary>(x: View<'_>, y: &mut ViewMut<'_>) -> bool {
+    match (x.dtype(), O::F32) {
+        (DType::F32, Some(f)) => blocks([x], y.dense(), |[x], y| f(x, y)),
+        (DType::F64, _) => blocks([x], y.dense(), |[x], y| map(x, y, O::float)),
+        (DType::F16 | DType::BF16, Some(f)) => through::<f32, f32, 1>([x], y, |[x], y| f(x, y)),
+        _ => return false,
+    }
+    true
+}
+
+pub(crate) fn overwrite_unary<O: Unary>(y: &mut ViewMut<'_>) -> bool {
+    let (DType::F32, Some(f)) = (y.dtype(), O::F32) else { return false };
+    par_chunks_mut(y.dense::<f32>(), GRAIN, |_, y| {
+        let mut tile = [0.0; TILE];
+        for y in y.chunks_mut(TILE) {
+            tile[..y.len()].copy_from_slice(y);
+            f(&tile[..y.len()], y);
+        }
+    });
+    true
+}
+
+pub(crate) fn eval_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> Result<(), OpError> {
+    if x[0].dtype().is_float() {
+        through::<f64, f64, 2>(x, y, |[a, b], y| zip(a, b, y, O::float));
+        return Ok(());
+    }
+    let refused = std::sync::atomic::AtomicBool::new(false);
+    through::<i64, i64, 2>(x, y, |[a, b], y| {
+        zip(a, b, y, |a, b| {
+            O::int(a, b).unwrap_or_else(|| {
+                refused.store(true, std::sync::atomic::Ordering::Relaxed);
+                0
+            })
+        });
+    });
+    if refused.into_inner() {
+        return Err(OpError::Value { op: O::NAME, reason: "integer division by zero" });
+    }
+    Ok(())
+}
+
+pub(crate) fn fast_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> bool {
+    match (x[0].dtype(), O::F32) {
+        (DType::F32, Some(f)) => blocks(x, y.dense(), |[a, b], y| f(a, b, y)),
+        (DType::F64, _) => blocks(x, y.dense(), |[a, b], y| zip(a, b, y, O::float)),
+        (DType::F16 | DType::BF16, Some(f)) => through::<f32, f32, 2>(x, y, |[a, b], y| f(a, b, y)),
+        _ => return false,
+    }
+    true
+}
+
+pub(crate) fn overwrite_binary<O: Binary>(b: View<'_>, y: &mut ViewMut<'_>) -> bool {
+    let (DType::F32, Some(f)) = (y.dtype(), O::F32) else { return false };
+    let uniform = b.layout().strides().iter().all(|&s| s == 0);
+    let dense = b.dense::<f32>();
+    if !uniform && dense.is_none() {
+        return false;
+    }
+    let constant =
+        if uniform && !y.shape().contains(&0) { b.memory::<f32>()[b.layout().offset()] } else { 0.0 };
+    par_chunks_mut(y.dense::<f32>(), GRAIN, |start, y| {
+        let (mut tile, same) = ([0.0; TILE], [constant; TILE]);
+        for (i, y) in y.chunks_mut(TILE).enumerate() {
+            tile[..y.len()].copy_from_slice(y);
+            let at = start + i * TILE;
+            let right = match dense {
+                Some(b) if !uniform => &b[at..at + y.len()],
+                _ => &same[..y.len()],
+            };
+            f(&tile[..y.len()], right, y);
+        }
+    });
+    true
+}
+
+/// Calls `f` on matching straight pieces of operands of dtype `T` and of the result. Operands that
+/// do not lie straight are copied into a tile first.
+pub(crate) fn blocks<T, U, const N: usize>(
+    x: [View<'_>; N],
+    y: &mut [U],
+    f: impl Fn([&[T]; N], &mut [U]) + Sync,
+) where
+    T: Element + Default,
+    U: Element,
+{
+    let dense = x.map(|v| v.dense::<T>());
+    if dense.iter().all(Option::is_some) {
+        let dense = dense.map(|d| d.expect("checked just above"));
+        return par_chunks_mut(y, GRAIN, |start, y| f(dense.map(|d| &d[start..start + y.len()]), y));
+    }
+    let memory = x.map(|v| v.memory::<T>());
+    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| straight_runs(memory, layouts, y, &f));
+}
+
+/// Cuts the work along the first axis that has more than one row, so that each task fills one
+/// straight piece of `y`.
+fn by_leading_axis<U: Element, const N: usize>(
+    layouts: [&Layout; N],
+    y: &mut [U],
+    f: &(dyn Fn([&Layout; N], &mut [U]) + Sync),
+) {
+    let axis = layouts[0].shape().iter().position(|&d| d > 1);
+    let (Some(axis), true) = (axis, y.len() > GRAIN) else { return f(layouts, y) };
+    let size = layouts[0].shape()[axis];
+    let row = y.len() / size;
+    let rows = (GRAIN / row.max(1)).max(1);
+    par_chunks_mut(y, rows * row, |start, y| {
+        let parts = layouts.map(|l| l.slice(axis, start / row, y.len() / row, 1));
+        f(std::array::from_fn(|k| &parts[k]), y);
+    });
+}
+
+fn straight_runs<T: Element + Default, U: Element, const N: usize>(
+    memory: [&[T]; N],
+    layouts: [&Layout; N],
+    y: &mut [U],
+    f: &impl Fn([&[T]; N], &mut [U]),
+) {
+    let mut tiles = [[T::default(); TILE]; N];
+    let mut rest = y;
+    for_each_run(layouts, |at, len, strides| {
+        for done in (0..len).step_by(TILE) {
+            let n = TILE.min(len - done);
+            for k in 0..N {
+                // A constant operand fills its tile once per run.
+                if strides[k] != 1 && (strides[k] != 0 || done == 0) {
+                    let fill = if strides[k] == 0 { len.min(TILE) } else { n };
+                    let first = at[k] as isize + done as isize * strides[k];
+                    for (i, t) in tiles[k][..fill].iter_mut().enumerate() {
+                        *t = memory[k][(first + i as isize * strides[k]) as usize];
+                    }
+                }
+            }
+            let args: [&[T]; N] = std::array::from_fn(|k| match strides[k] {
+                1 => &memory[k][at[k] + done..at[k] + done + n],
+                _ => &tiles[k][..n],
+            });
+            let (piece, after) = std::mem::take(&mut rest).split_at_mut(n);
+            f(args, piece);
+            rest = after;
+        }
+    });
+}
+
+/// A type wide enough to compute in for a group of dtypes.
+pub(crate) trait Wide: Element + Default {
+    fn widen<T: Element>(x: T) -> Self;
+    fn narrow<T: Element>(self) -> T;
+}
+
+impl Wide for f64 {
+    fn widen<T: Element>(x: T) -> f64 {
+        x.to_f64()
+    }
+    fn narrow<T: Element>(self) -> T {
+        T::from_f64(self)
+    }
+}
+
+impl Wide for f32 {
+    fn widen<T: Element>(x: T) -> f32 {
+        x.to_f64() as f32
+    }
+    fn narrow<T: Element>(self) -> T {
+        T::from_f64(f64::from(self))
+    }
+}
+
+impl Wide for i64 {
+    fn widen<T: Element>(x: T) -> i64 {
+        x.to_i64()
+    }
+    fn narrow<T: Element>(self) -> T {
+        T::from_i64(self)
+    }
+}
+
+impl Wide for bool {
+    fn widen<T: Element>(x: T) -> bool {
+        x.to_f64() != 0.0
+    }
+    fn narrow<T: Element>(self) -> T {
+        T::from_i64(i64::from(self))
+    }
+}
+
+/// Calls `f` on tiles that were converted to `W` on the way in and from `V` on the way out.
+pub(crate) fn through<W: Wide, V: Wide, const N: usize>(
+    x: [View<'_>; N],
+    y: &mut ViewMut<'_>,
+    f: impl Fn([&[W]; N], &mut [V]) + Sync,
+) {
+    let layouts = x.map(|v| v.layout());
+    with_dtype!(y.dtype(), Y => by_leading_axis(layouts, y.dense::<Y>(), &|layouts, y| {
+        let (mut tiles, mut result) = ([[W::default(); TILE]; N], [V::default(); TILE]);
+        let mut rest = y;
+        for_each_run(layouts, |at, len, strides| {
+            for done in (0..len).step_by(TILE) {
+                let n = TILE.min(len - done);
+                for k in 0..N {
+                    let first = at[k] as isize + done as isize * strides[k];
+                    widen_into(x[k], first, strides[k], &mut tiles[k][..n]);
+                }
+                f(std::array::from_fn(|k| &tiles[k][..n]), &mut result[..n]);
+                let (piece, after) = std::mem::take(&mut rest).split_at_mut(n);
+                map(&result[..n], piece, V::narrow::<Y>);
+                rest = after;
+            }
+        });
+    }));
+}
+
+fn widen_into<W: Wide>(x: View<'_>, first: isize, stride: isize, tile: &mut [W]) {
+    with_dtype!(x.dtype(), T => {
+        let memory = x.memory::<T>();
+        for (i, t) in tile.iter_mut().enumerate() {
+            *t = W::widen(memory[(first + i as isize * stride) as usize]);
+        }
+    });
+}

@@ -1,0 +1,141 @@
+//! The ops. Each is one file; this is the list.
+//!
+//! To add one: write its file, add its line to `ops!` below. The list makes the closed enum [`Op`]
+//! and everything that is derived from it: dispatch, generated tests, the op reference page.
+
+pub(crate) mod copy;
+mod custom;
+pub(crate) mod elementwise;
+mod primitive;
+pub(crate) mod reduction;
+pub mod sample;
+
+pub use custom::{Custom, CustomOp, custom};
+pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
+pub use slice::Stride;
+
+use thalweg_core::{Layout, Shape, View, ViewMut};
+
+use crate::error::OpError;
+use crate::meta::Meta;
+use crate::tensor::Tensor;
+use sample::Sample;
+
+macro_rules! ops {
+    ($($module:ident::$Name:ident,)*) => {
+        $(mod $module; pub use $module::$Name;)*
+
+        /// Any op, with its attributes.
+        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        pub enum Op {
+            $(#[doc = concat!("See [`", stringify!($Name), "`].")] $Name($Name),)*
+            /// A user's own.
+            Custom(Custom),
+        }
+
+        $(impl From<$Name> for Op {
+            #[inline]
+            fn from(op: $Name) -> Op { Op::$Name(op) }
+        })*
+
+        /// The names of all ops, in the order of the list.
+        pub const NAMES: &[&str] = &[$($Name::NAME,)*];
+
+        /// The sample calls of each op, in the order of the list.
+        pub fn samples() -> Vec<(&'static str, Vec<Sample>)> {
+            vec![$(($Name::NAME, $Name::samples()),)*]
+        }
+
+        /// The first line of each op's file and the path of the file, in the order of the list.
+        pub const DOCS: &[(&str, &str, &str)] =
+            &[$(($Name::NAME, stringify!($module), include_str!(concat!(stringify!($module), ".rs"))),)*];
+
+        macro_rules! delegate {
+            ($op:expr, $bound:ident => $call:expr, $custom:ident => $otherwise:expr) => {
+                match $op { $(Op::$Name($bound) => $call,)* Op::Custom($custom) => $otherwise }
+            };
+        }
+    };
+}
+
+ops! {
+    // elementwise
+    add::Add,
+    sub::Sub,
+    mul::Mul,
+    div::Div,
+    neg::Neg,
+    exp::Exp,
+    convert::Convert,
+    // shape
+    reshape::Reshape,
+    permute::Permute,
+    broadcast::Broadcast,
+    slice::Slice,
+    embed::Embed,
+    concat::Concat,
+    // reductions
+    sum::Sum,
+    // products
+    matmul::Matmul,
+}
+
+impl Op {
+    /// The name in messages.
+    pub fn name(&self) -> &'static str {
+        fn name_of<P: Primitive>(_: &P) -> &'static str {
+            P::NAME
+        }
+        delegate!(self, op => name_of(op), op => op.name())
+    }
+
+    /// Dtype and shape of the result.
+    pub fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
+        delegate!(self, op => op.infer(x), op => op.infer(x))
+    }
+
+    /// What the gradient rule needs.
+    pub fn keep(&self) -> Keep {
+        delegate!(self, op => op.keep(), op => op.keep())
+    }
+
+    /// The gradient rule.
+    pub fn grad(&self, g: &Vjp<'_>) -> Grad {
+        delegate!(self, op => op.grad(g), op => op.grad(g))
+    }
+
+    /// The reference kernel.
+    pub fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
+        delegate!(self, op => op.eval(x, y), op => op.eval(x, y))
+    }
+
+    /// The fast kernel, if it covers this call.
+    pub fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
+        delegate!(self, op => op.fast(x, y), _op => false)
+    }
+
+    /// The result as a view of the operand.
+    pub fn view(&self, x: &Layout, result: &Shape) -> Option<Layout> {
+        delegate!(self, op => op.view(x, result), _op => None)
+    }
+
+    /// Which operands' memory the result may take over.
+    pub fn reuses(&self) -> u32 {
+        delegate!(self, op => op.reuses(), _op => 0)
+    }
+
+    /// Computes over the first operand.
+    pub fn overwrite(&self, rest: Option<View<'_>>, y: &mut ViewMut<'_>) -> bool {
+        delegate!(self, op => op.overwrite(rest, y), _op => false)
+    }
+
+    /// Work and traffic.
+    pub fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
+        delegate!(self, op => op.cost(x, y), _op => Cost::elementwise(x, y))
+    }
+
+    /// The body of a composite.
+    pub fn body(&self, x: &[Tensor]) -> Option<Tensor> {
+        delegate!(self, op => op.body(x), _op => None)
+    }
+}

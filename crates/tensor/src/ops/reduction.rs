@@ -1,0 +1,92 @@
+//! What reductions over several axes have in common.
+
+use smallvec::SmallVec;
+use thalweg_core::{DType, Element, Layout, Shape, View, ViewMut, with_dtype};
+
+use crate::error::OpError;
+use crate::meta::Meta;
+use crate::ops::Op;
+use crate::ops::elementwise::Wide;
+use crate::ops::sample::{Draw, Sample};
+
+/// A list of axes.
+pub(crate) type AxisList = SmallVec<[usize; 4]>;
+
+/// The result of dropping `axes`, which must be ascending.
+pub(crate) fn infer(op: &'static str, x: &Meta, axes: &[usize]) -> Result<Meta, OpError> {
+    let ascending = axes.windows(2).all(|w| w[0] < w[1]) && axes.last().is_none_or(|&a| a < x.shape.rank());
+    if !ascending {
+        return Err(OpError::Argument {
+            op,
+            name: "axes",
+            value: format!("{axes:?}"),
+            shape: x.shape.clone(),
+            need: "axes must be ascending and inside the shape",
+        });
+    }
+    Ok(x.with_shape(dropped(&x.shape, axes)))
+}
+
+/// The shape without `axes`.
+pub(crate) fn dropped(shape: &Shape, axes: &[usize]) -> Shape {
+    (0..shape.rank()).filter(|i| !axes.contains(i)).map(|i| shape[i]).collect()
+}
+
+/// The shape with `axes` at size 1.
+pub(crate) fn kept(shape: &Shape, axes: &[usize]) -> Shape {
+    shape.iter().enumerate().map(|(i, &d)| if axes.contains(&i) { 1 } else { d }).collect()
+}
+
+/// The operand's layout with the reduced axes last, and the number of elements they hold: each
+/// result element is then one straight stretch of positions.
+pub(crate) fn reduced_last(layout: &Layout, axes: &[usize]) -> (Layout, usize) {
+    let order: AxisList =
+        (0..layout.shape().rank()).filter(|i| !axes.contains(i)).chain(axes.iter().copied()).collect();
+    (layout.permute(&order), axes.iter().map(|&a| layout.shape()[a]).product())
+}
+
+/// The reference reduction: a left fold in row-major order in the type `W`.
+pub(crate) fn fold<W: Wide>(
+    x: View<'_>,
+    axes: &[usize],
+    y: &mut ViewMut<'_>,
+    init: W,
+    f: impl Fn(W, W) -> W,
+) {
+    fn typed<W: Wide, T: Element, U: Element>(
+        x: View<'_>,
+        axes: &[usize],
+        y: &mut [U],
+        init: W,
+        f: impl Fn(W, W) -> W,
+    ) {
+        let (layout, n) = reduced_last(x.layout(), axes);
+        let memory = x.memory::<T>();
+        let mut positions = layout.positions();
+        for y in y {
+            *y = positions.by_ref().take(n).fold(init, |acc, p| f(acc, W::widen(memory[p]))).narrow();
+        }
+    }
+    with_dtype!(x.dtype(), T => with_dtype!(y.dtype(), U => typed::<W, T, U>(x, axes, y.dense::<U>(), init, f)));
+}
+
+/// Sums of dense f32.
+pub(crate) fn fast_sum(_x: View<'_>, _axes: &[usize], _y: &mut ViewMut<'_>) -> bool {
+    let _ = DType::F32;
+    false
+}
+
+/// The calls every reduction over axes is tried on.
+pub(crate) fn samples<O: Into<Op>>(op: impl Fn(AxisList) -> O, draw: impl Fn(Shape) -> Draw) -> Vec<Sample> {
+    let call = |shape: &[usize], axes: &[usize]| Sample::new(op(axes.into()), [draw(shape.into())]);
+    vec![
+        call(&[2, 3, 4], &[0, 1, 2]),
+        call(&[2, 3, 4], &[1]),
+        call(&[2, 3, 4], &[0, 2]),
+        call(&[3, 1, 2], &[1]),
+        call(&[3, 0], &[0]),
+        call(&[2, 37], &[1]),
+        call(&[19, 3], &[0]),
+        call(&[], &[]),
+    ]
+}

@@ -1,0 +1,89 @@
+//! `sum`: the sum over some axes, which disappear. Of no elements it is 0.
+
+use smallvec::SmallVec;
+use thalweg_core::{DType, View, ViewMut};
+
+use crate::apply::run;
+use crate::args::Axes;
+use crate::error::{OpError, or_fail};
+use crate::meta::{Meta, arity, require_number};
+use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
+use crate::ops::reduction;
+use crate::ops::sample::{Draw, Sample};
+use crate::tensor::Tensor;
+
+/// The sum over some axes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Sum {
+    /// The axes that disappear, in ascending order.
+    pub axes: SmallVec<[usize; 4]>,
+}
+
+impl Primitive for Sum {
+    const NAME: &'static str = "sum";
+
+    fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
+        let [x] = arity(Self::NAME, x)?;
+        require_number(Self::NAME, x)?;
+        reduction::infer(Self::NAME, x, &self.axes)
+    }
+
+    fn keep(&self) -> Keep {
+        Keep::METAS
+    }
+
+    fn grad(&self, g: &Vjp<'_>) -> Grad {
+        let shape = &g.meta(0).shape;
+        Grad::one(g.dy().reshape(reduction::kept(shape, &self.axes)).broadcast_to(shape))
+    }
+
+    /// Accumulates in f64 or i64, in row-major order.
+    fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
+        if x[0].dtype().is_float() {
+            reduction::fold(x[0], &self.axes, y, 0.0f64, |sum, v: f64| sum + v);
+        } else {
+            reduction::fold(x[0], &self.axes, y, 0i64, |sum: i64, v: i64| sum.wrapping_add(v));
+        }
+        Ok(())
+    }
+
+    fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
+        reduction::fast_sum(x[0], &self.axes, y)
+    }
+
+    fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
+        Cost { flops: x[0].numel() as u64, bytes: Cost::traffic(x, y) }
+    }
+
+    fn samples() -> Vec<Sample> {
+        reduction::samples(|axes| Sum { axes }, Draw::any)
+    }
+}
+
+impl Tensor {
+    /// The sum over some axes, `()` for all. Integers add up as i64, `bool` counts.
+    ///
+    /// ```
+    /// use thalweg_tensor::Tensor;
+    /// let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.sum(()).item::<f32>(), 10.0);
+    /// assert_eq!(x.sum(-1).to_vec::<f32>(), [3.0, 7.0]);
+    /// ```
+    #[track_caller]
+    pub fn sum(&self, axes: impl Into<Axes>) -> Tensor {
+        let axes = or_fail(axes.into().resolve(Sum::NAME, self.shape()));
+        run(Sum { axes }, &[&self.as_summable()])
+    }
+
+    /// [`Tensor::sum`], with the axes kept at size 1.
+    #[track_caller]
+    pub fn sum_keepdim(&self, axes: impl Into<Axes>) -> Tensor {
+        let axes = or_fail(axes.into().resolve(Sum::NAME, self.shape()));
+        let shape = reduction::kept(self.shape(), &axes);
+        run(Sum { axes }, &[&self.as_summable()]).reshape(shape)
+    }
+
+    fn as_summable(&self) -> Tensor {
+        if self.dtype().is_float() { self.clone() } else { self.to_dtype(DType::I64) }
+    }
+}

@@ -1,0 +1,156 @@
+//! The one tensor type: a shared, immutable view of a buffer, with its history if gradients are wanted.
+
+use std::sync::Arc;
+
+use thalweg_core::{Buffer, DType, Layout, Shape, View};
+
+use crate::meta::Meta;
+use crate::tape::History;
+
+/// A multi-dimensional array with runtime dtype and shape.
+///
+/// Cloning is cheap: clones share memory. Values never change under a tensor's feet, since ops
+/// return new tensors and memory is reused only when nobody else can see it.
+///
+/// ```
+/// use thalweg_tensor::Tensor;
+/// let a = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+/// let b = &a * 2.0 + 1.0;
+/// assert_eq!(b.to_vec::<f32>(), [3.0, 5.0, 7.0, 9.0]);
+/// assert_eq!(a.matmul(&a.t()).sum(()).item::<f32>(), 5.0 + 11.0 + 11.0 + 25.0);
+/// ```
+#[derive(Clone)]
+pub struct Tensor(Arc<Inner>);
+
+struct Inner {
+    meta: Meta,
+    layout: Layout,
+    buffer: Buffer,
+    history: Option<History>,
+}
+
+impl Tensor {
+    /// A tensor over memory that a kernel has just filled.
+    #[inline]
+    pub(crate) fn dense(meta: Meta, buffer: Buffer, history: Option<History>) -> Self {
+        debug_assert!(meta.dtype == buffer.dtype() && meta.numel() == buffer.len());
+        let layout = Layout::contiguous(meta.shape.clone());
+        Self(Arc::new(Inner { meta, layout, buffer, history }))
+    }
+
+    /// Another view of this tensor's memory.
+    #[inline]
+    pub(crate) fn with_layout(&self, layout: Layout, history: Option<History>) -> Self {
+        let meta = Meta { dtype: self.dtype(), shape: layout.shape().clone() };
+        Self(Arc::new(Inner { meta, layout, buffer: self.0.buffer.clone(), history }))
+    }
+
+    /// The same values with another history.
+    pub(crate) fn with_history(&self, history: Option<History>) -> Self {
+        Self(Arc::new(Inner {
+            meta: self.0.meta.clone(),
+            layout: self.0.layout.clone(),
+            buffer: self.0.buffer.clone(),
+            history,
+        }))
+    }
+
+    /// This fresh value with its history; free when no clone of it was kept.
+    pub(crate) fn into_recorded(mut self, history: History) -> Self {
+        match Arc::get_mut(&mut self.0) {
+            Some(inner) => {
+                inner.history = Some(history);
+                self
+            }
+            None => self.with_history(Some(history)),
+        }
+    }
+
+    /// A dense tensor over the first elements of a buffer: how files and other crates bring data in.
+    /// Panics when the buffer does not hold exactly the elements of `shape`.
+    #[track_caller]
+    pub fn from_buffer(buffer: Buffer, shape: impl Into<Shape>) -> Self {
+        let meta = Meta::new(buffer.dtype(), shape);
+        assert!(
+            meta.numel() == buffer.len(),
+            "from_buffer: {} elements for shape {}",
+            buffer.len(),
+            meta.shape
+        );
+        Self::dense(meta, buffer, None)
+    }
+
+    /// Dtype and shape.
+    pub fn meta(&self) -> &Meta {
+        &self.0.meta
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.0.meta.dtype
+    }
+
+    /// The sizes, outermost first.
+    pub fn shape(&self) -> &Shape {
+        &self.0.meta.shape
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape().rank()
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.shape().numel()
+    }
+
+    /// The size of one axis, which may count from the back.
+    #[track_caller]
+    pub fn size(&self, axis: isize) -> usize {
+        let axis = crate::error::or_fail(crate::error::InOp::in_op(self.shape().axis(axis), "size"));
+        self.shape().get(axis).copied().unwrap_or(1)
+    }
+
+    /// How the elements lie in memory.
+    pub fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
+    /// Whether the elements follow each other in row-major order.
+    pub fn is_contiguous(&self) -> bool {
+        self.0.layout.is_contiguous()
+    }
+
+    /// What kernels read.
+    pub fn view(&self) -> View<'_> {
+        View::new(&self.0.buffer, &self.0.layout)
+    }
+
+    /// Whether two tensors look at the same memory.
+    pub fn shares_memory_with(&self, other: &Tensor) -> bool {
+        self.0.buffer.shares(&other.0.buffer)
+    }
+
+    /// Whether a gradient can flow into this tensor.
+    pub fn is_tracked(&self) -> bool {
+        self.0.history.is_some()
+    }
+
+    #[inline]
+    pub(crate) fn history(&self) -> Option<&History> {
+        self.0.history.as_ref()
+    }
+
+    /// The memory, if this handle is the only one and all of it is this tensor's own, in order:
+    /// then nobody can see it change.
+    pub(crate) fn into_unique_buffer(self) -> Result<Buffer, Tensor> {
+        let whole =
+            |i: &Inner| i.layout.is_contiguous() && i.buffer.len() == i.meta.numel() && i.buffer.is_unique();
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) if whole(&inner) => Ok(inner.buffer),
+            Ok(inner) => Err(Tensor(Arc::new(inner))),
+            Err(shared) => Err(Tensor(shared)),
+        }
+    }
+}
