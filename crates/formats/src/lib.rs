@@ -13,7 +13,8 @@
 //! functions map the file while they copy from it. **A file must not change while it is mapped**: a
 //! write would change tensors behind the program's back, and a truncation ends the process with a bus
 //! error. Replacing the file by a rename is safe, since the mapping keeps the old contents; all `write`
-//! functions of this crate work that way, so saving over an opened checkpoint is fine.
+//! functions of this crate work that way, so saving over an opened checkpoint is fine. (Windows refuses to
+//! replace a mapped file; that is an error, and the old file stays.)
 
 mod error;
 mod map;

@@ -4,6 +4,7 @@
 //! version 1.0 in C order, little-endian, as `numpy.save` does. Refuses what is no plain number: bf16
 //! has no npy dtype (save it as f32, or use safetensors), and object arrays are pickles.
 
+mod dict;
 mod header;
 
 use std::io::{self, Write};
@@ -11,7 +12,7 @@ use std::path::Path;
 
 use thalweg_core::{Buffer, DType, Shape};
 
-use crate::error::{Format, FormatError, Part, Problem};
+use crate::error::{Format, FormatError, Problem};
 use crate::map::Mapped;
 use crate::replace::replace;
 use crate::stored::{Dense, Stored, bad_bool, swapped};
@@ -187,6 +188,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::error::Part;
     use crate::samples::{assert_same, damage, problems, tensors};
 
     /// A file as NumPy 2.4.6 writes it: `start`, the dict padded with spaces to 128 bytes and ended by
