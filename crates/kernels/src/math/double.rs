@@ -35,7 +35,7 @@ blocks! {
     /// y = log(1 + x).
     log1p |x| x.ln_1p();
     /// y = log(1 + eˣ).
-    softplus |x| x.max(0.0) + (-x.abs()).exp().ln_1p() + (x - x);
+    softplus |x| if x.is_nan() { x } else { x.max(0.0) + (-x.abs()).exp().ln_1p() };
     /// y = tanh x.
     tanh |x| x.tanh();
     /// y = 1 / (1 + e⁻ˣ).
@@ -77,4 +77,28 @@ blocks! {
 fn sigmoid_of(x: f64) -> f64 {
     let e = (-x.abs()).exp();
     if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{gelu, gelu_tanh, sigmoid, silu, softplus};
+
+    #[test]
+    fn edges() {
+        let inf = f64::INFINITY;
+        let x = [f64::NAN, inf, -inf, 0.0];
+        type Case = (fn(&[f64], &mut [f64]), [f64; 3]);
+        let cases: [Case; 5] = [
+            (softplus, [inf, 0.0, 2f64.ln()]),
+            (sigmoid, [1.0, 0.0, 0.5]),
+            (silu, [inf, 0.0, 0.0]),
+            (gelu, [inf, 0.0, 0.0]),
+            (gelu_tanh, [inf, 0.0, 0.0]),
+        ];
+        for (f, want) in cases {
+            let mut y = [0.0; 4];
+            f(&x, &mut y);
+            assert!(y[0].is_nan() && y[1..] == want, "{y:?}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ pub fn erf<V: F32s>(x: V) -> V {
     let u = c(-3.883_964_4e-3).mul_add(a, c(2.425_462_2e-2));
     let r = r.mul_add(s, u);
     let r = r.mul_add(a, c(-1.067_778_8e-1));
-    let r = r.mul_add(a, c(-6.348_466_9e-1));
+    let r = r.mul_add(a, c(-6.348_467e-1));
     let r = r.mul_add(a, c(-1.287_175_1e-1));
     let r = r.mul_add(a, -a);
     let far = (c(1.0) - exp(r)).with_sign(x);

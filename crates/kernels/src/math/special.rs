@@ -1,5 +1,7 @@
 //! Special functions of one f64, to about 1e-14 relative.
 
+#![allow(clippy::excessive_precision, reason = "the tables are as published")]
+
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 /// erf x.

@@ -7,9 +7,10 @@ use crate::simd::vector::F32s;
 use crate::simd::{Body, Isa, dispatch_on};
 
 type Block = fn(&[f32], &mut [f32]);
+type Twin = fn(f64) -> f64;
 
 /// Each block function, its f64 twin and its promise in ULP.
-const TABLE: [(&str, Block, fn(f64) -> f64, f64); 21] = [
+const TABLE: [(&str, Block, Twin, f64); 21] = [
     ("exp", math::exp, f64::exp, 1.1),
     ("exp2", math::exp2, f64::exp2, 1.0),
     ("expm1", math::expm1, f64::exp_m1, 1.1),
@@ -62,7 +63,7 @@ fn sweep(step: usize) -> Vec<f32> {
     x
 }
 
-fn worst(f: Block, twin: fn(f64) -> f64, x: &[f32]) -> (f64, f32) {
+fn worst(f: Block, twin: Twin, x: &[f32]) -> (f64, f32) {
     let mut y = vec![0.0; x.len()];
     f(x, &mut y);
     let mut worst = (0.0, 0.0);

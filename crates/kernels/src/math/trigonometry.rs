@@ -9,14 +9,18 @@ use crate::simd::vector::{F32s, I32s};
 /// The largest argument for which three parts of π/2 are enough.
 const LIMIT: f32 = 1e5;
 
+/// π/2 in three parts, the first short enough that small multiples of it are exact.
+#[allow(clippy::approx_constant, reason = "the nearest f32 is not what is wanted")]
+const HALF_PI: [f32; 3] = [1.570_796, 3.139_164_7e-7, 5.390_302_5e-15];
+
 /// `(r, k)` with x = k π/2 + r, |r| ≤ π/4.
 #[inline(always)]
 fn reduce<V: F32s>(x: V) -> (V, V::I) {
     let k = (x * x.splat(std::f32::consts::FRAC_2_PI)).to_i32();
     let k_f = V::from_i32(k);
-    let r = k_f.mul_add(x.splat(-1.570_796), x);
-    let r = k_f.mul_add(x.splat(-3.139_164_7e-7), r);
-    (k_f.mul_add(x.splat(-5.390_302_5e-15), r), k)
+    let [high, middle, low] = HALF_PI.map(|part| x.splat(-part));
+    let r = k_f.mul_add(middle, k_f.mul_add(high, x));
+    (k_f.mul_add(low, r), k)
 }
 
 /// sin r and cos r for |r| ≤ π/4; polynomials by N. Juffa.

@@ -147,7 +147,7 @@ fn planes_per_task(plane: usize) -> usize {
 /// Calls `f(x, y)` with each plane of both, whose sizes are given, on all threads.
 fn per_plane([from, to]: [[usize; 2]; 2], x: &[f32], y: &mut [f32], f: impl Fn(&[f32], &mut [f32]) + Sync) {
     let (n_x, n_y) = (from[0] * from[1], to[0] * to[1]);
-    let planes = if n_x > 0 { x.len() / n_x } else { y.len() / n_y.max(1) };
+    let planes = x.len().checked_div(n_x).unwrap_or(y.len() / n_y.max(1));
     assert!(x.len() == planes * n_x && y.len() == planes * n_y, "pool: slices do not hold the same planes");
     let y = SharedMut::new(y);
     par_chunks(planes, planes_per_task(n_x.max(n_y)), |r: Range<usize>| {

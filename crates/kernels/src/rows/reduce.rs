@@ -259,13 +259,15 @@ mod tests {
     use crate::rows::testing::{close, same_on_threads, values};
     use crate::simd::{Isa, dispatch_on};
 
+    type Kernel<'a> = &'a dyn Fn(&[f32], usize, &mut [f32]);
+
     #[test]
     fn reductions_agree_with_f64_at_every_width() {
         for cols in (1..=70).chain([128, 1000, 4096, 4097, 20_000, LONG + 1, 3 * LONG + 77]) {
             let rows = if cols > 1000 { 3 } else { 9 };
             let x = values(rows * cols, cols as u32);
             let each = |f: &dyn Fn(&[f32]) -> f64| x.chunks_exact(cols).map(f).collect::<Vec<f64>>();
-            let run = |f: &dyn Fn(&[f32], usize, &mut [f32])| {
+            let run = |f: Kernel| {
                 same_on_threads(|| {
                     let mut y = vec![0.0; rows];
                     f(&x, cols, &mut y);
