@@ -59,13 +59,16 @@ macro_rules! ops {
 }
 
 ops! {
-    // elementwise
+    // arithmetic
     add::Add,
     sub::Sub,
     mul::Mul,
     div::Div,
     neg::Neg,
+    // functions of one number
     exp::Exp,
+    // functions of two numbers
+    // comparison, choice, conversion
     convert::Convert,
     // shape
     reshape::Reshape,
@@ -74,10 +77,15 @@ ops! {
     slice::Slice,
     embed::Embed,
     concat::Concat,
-    // reductions
+    // gather, scatter, order
+    // reductions and cumulative ops
     sum::Sum,
     // products
     matmul::Matmul,
+    // linear algebra
+    // convolution and windows
+    // random numbers
+    // composites with a kernel of their own
 }
 
 impl Op {
