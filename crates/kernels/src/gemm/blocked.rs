@@ -17,11 +17,11 @@ use crate::threads::{parallel, threads};
 /// Longest k block: a panel of B of 16 columns is then 24 KB of the 32 KB of L1.
 const KC: usize = 384;
 
-/// Rows of A in a task.
-const MC: usize = 96;
+/// Rows of A in a task: a block of `MC × KC` takes half of an L2 cache of 512 KB.
+const MC: usize = 192;
 
-/// Largest slab of packed B, in elements.
-const SLAB: usize = 1 << 21;
+/// Largest slab of packed B, in elements. Twice this was slower at 2048³: 8 MB exceed the second-level TLB.
+const SLAB: usize = 1 << 20;
 
 /// Multiply-adds below which a second thread costs more than it brings (a few µs of work).
 pub(super) const PARALLEL_MIN: usize = 1 << 18;
@@ -29,8 +29,11 @@ pub(super) const PARALLEL_MIN: usize = 1 << 18;
 /// Rows of A up to which B is used where it lies, if its rows are dense.
 const DIRECT_B_ROWS: usize = 128;
 
-/// Columns of B up to which A is used where it lies.
+/// Columns of B up to which A is used where it lies, if its rows are dense.
 const DIRECT_A_COLS: usize = 128;
+
+/// Fewest columns of a task, unless C has fewer: each task packs its rows of A anew.
+const MIN_COLS: usize = 256;
 
 /// `c (m×n) (+)= a (m×k) · b (k×n)`, rows of c `ldc` apart. None of m, n, k is 0.
 ///
@@ -126,17 +129,19 @@ impl<T: Element> Product<'_, T> {
     fn cut(&self, n: usize, n_threads: usize) -> (usize, usize) {
         let (mr, nr) = (self.kernels.mr, self.kernels.nr);
         let m = self.a.rows();
-        let n_row_blocks = m.div_ceil(MC);
         let even = |len: usize, parts: usize, unit: usize| len.div_ceil(parts).next_multiple_of(unit);
+        let n_row_blocks = m.div_ceil(MC);
         if n_threads == 1 {
             return (even(m, n_row_blocks, mr), n.next_multiple_of(nr));
         }
-        if n_row_blocks >= 4 * n_threads {
-            return (even(m, n_row_blocks, mr), n.next_multiple_of(nr));
+        // Four tasks for each thread even out what other processes take; an uneven number of equal
+        // tasks would leave threads idle at the end.
+        let n_tasks = 4 * n_threads;
+        let n_col_blocks = n_tasks.div_ceil(n_row_blocks).min(n / MIN_COLS).max(1);
+        let mut n_row_blocks = n_row_blocks.max(n_tasks.div_ceil(n_col_blocks));
+        if !(n_row_blocks * n_col_blocks).is_multiple_of(n_threads) {
+            n_row_blocks = n_row_blocks.next_multiple_of(n_threads);
         }
-        // Few rows: cut the columns too, and rows only where columns are few.
-        let n_col_blocks = (n / (4 * nr)).clamp(1, (4 * n_threads).div_ceil(n_row_blocks));
-        let n_row_blocks = n_row_blocks.max((2 * n_threads).div_ceil(n_col_blocks));
         (even(m, n_row_blocks, mr), even(n, n_col_blocks, nr))
     }
 
@@ -145,7 +150,8 @@ impl<T: Element> Product<'_, T> {
         let mr = self.kernels.mr;
         let n_k_blocks = ps.len().div_ceil(KC);
         let kc = ps.len().div_ceil(n_k_blocks);
-        let a_packed = block.cols.len() > DIRECT_A_COLS;
+        let n_uses = block.cols.len().div_ceil(self.kernels.nr);
+        let a_packed = block.cols.len() > DIRECT_A_COLS || (self.a.col_stride() != 1 && n_uses > 2);
         let n_scratch = if a_packed { block.rows.len().next_multiple_of(mr) * kc } else { 0 };
         scratch::with(Use::Task, n_scratch, |packed: *mut T| {
             for p in (0..ps.len()).step_by(kc) {
