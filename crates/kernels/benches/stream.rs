@@ -7,14 +7,27 @@ use std::time::Instant;
 
 use thalweg_kernels::rows::pool::{Window, max_pool2d};
 use thalweg_kernels::rows::{axis, norm, reduce, softmax};
+use thalweg_kernels::simd::map::Unary;
+use thalweg_kernels::simd::vector::F32s;
 use thalweg_kernels::stream::arithmetic;
 use thalweg_kernels::stream::split::{GRAIN, par_chunks_mut};
+use thalweg_kernels::stream::whole;
 use thalweg_kernels::{math, threads};
 
 const N: usize = 16 << 20;
 const ROUNDS: usize = 9;
 
 type Case<'a> = (&'a str, Box<dyn Fn(&mut [f32]) + 'a>);
+
+#[derive(Clone, Copy)]
+struct Exp;
+
+impl Unary for Exp {
+    #[inline(always)]
+    fn lanes<V: F32s>(self, x: V) -> V {
+        math::exponential::exp(x)
+    }
+}
 
 fn main() {
     let mut state = 1u32;
@@ -39,6 +52,8 @@ fn main() {
                 })
             }),
         ),
+        ("add, whole", Box::new(|y| whole::add(&a, &b, y))),
+        ("exp, whole", Box::new(|y| whole::map(Exp, &a, y))),
         ("relu", Box::new(|y| map(arithmetic::relu, y))),
         ("exp", Box::new(|y| map(math::exp, y))),
         ("log", Box::new(|y| map(math::log, y))),
