@@ -6,6 +6,7 @@
 pub(crate) mod copy;
 mod custom;
 pub(crate) mod elementwise;
+pub(crate) mod placing;
 mod primitive;
 pub(crate) mod reduction;
 pub mod sample;
@@ -13,6 +14,7 @@ pub mod sample;
 pub use bitwise::Gate;
 pub use compare::Relation;
 pub use custom::{Custom, CustomOp, custom};
+pub use placing::Combine;
 pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 pub use slice::Stride;
 
@@ -104,6 +106,10 @@ ops! {
     embed::Embed,
     concat::Concat,
     // gather, scatter, order
+    gather::Gather,
+    scatter::Scatter,
+    index_select::IndexSelect,
+    index_combine::IndexCombine,
     // reductions and cumulative ops
     sum::Sum,
     // products
