@@ -11,6 +11,7 @@ mod backward;
 mod create;
 mod error;
 mod meta;
+mod operand;
 pub mod ops;
 mod param;
 mod print;
@@ -27,6 +28,7 @@ pub use autodiff::{
 };
 pub use error::OpError;
 pub use meta::Meta;
+pub use operand::Operand;
 pub use ops::custom;
 pub use param::Param;
 pub use scalar::Scalar;
