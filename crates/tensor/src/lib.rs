@@ -10,6 +10,8 @@ mod autodiff;
 mod backward;
 mod create;
 mod error;
+mod functions;
+mod index;
 mod meta;
 pub mod ops;
 mod param;
@@ -26,6 +28,8 @@ pub use autodiff::{
     value_and_grad, vjp, vmap,
 };
 pub use error::OpError;
+pub use functions::{Bag, Padding, Reduce, Unique};
+pub use index::{Ellipsis, Index, Indices, NewAxis, Slice};
 pub use meta::Meta;
 pub use ops::custom;
 pub use param::Param;
