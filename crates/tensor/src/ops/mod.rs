@@ -11,6 +11,8 @@ mod primitive;
 pub(crate) mod reduction;
 pub mod sample;
 
+pub use bitwise::Gate;
+pub use compare::Relation;
 pub use custom::{Custom, CustomOp, custom};
 pub use placing::Combine;
 pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
@@ -70,9 +72,33 @@ ops! {
     div::Div,
     neg::Neg,
     // functions of one number
+    abs::Abs,
+    sign::Sign,
+    square::Square,
+    sqrt::Sqrt,
+    rsqrt::Rsqrt,
+    reciprocal::Reciprocal,
+    powf::Powf,
     exp::Exp,
+    expm1::Expm1,
+    log::Log,
+    log1p::Log1p,
+    sin::Sin,
+    cos::Cos,
+    tanh::Tanh,
+    erf::Erf,
+    sigmoid::Sigmoid,
+    relu::Relu,
     // functions of two numbers
+    pow::Pow,
+    maximum::Maximum,
+    minimum::Minimum,
+    relu_grad::ReluGrad,
     // comparison, choice, conversion
+    compare::Compare,
+    bitwise::Bitwise,
+    select::Select,
+    clamp::Clamp,
     convert::Convert,
     // shape
     reshape::Reshape,
