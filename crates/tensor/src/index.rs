@@ -247,8 +247,12 @@ impl Plan {
         let (mut axes, mut positions) = (SmallVec::<[usize; 4]>::new(), Vec::new());
         // The positions among the entries that tensors hold, to see whether they stand side by side.
         let mut places: Vec<usize> = Vec::new();
-        let argument = |value: String, need| {
-            OpError::Argument { op: OP, name: "index", value, shape: operand.clone(), need }
+        let argument = |value: String, need| OpError::Argument {
+            op: OP,
+            name: "index",
+            value,
+            shape: operand.clone(),
+            need,
         };
         for (k, entry) in entries.iter().enumerate() {
             let axis = strides.len();
@@ -345,7 +349,8 @@ impl Plan {
 impl Picked {
     /// The picked axes behind one another at their place, the others around them in order.
     fn order(&self, rank: usize) -> Vec<isize> {
-        let mut order: Vec<isize> = (0..rank).filter(|i| !self.axes.contains(i)).map(|i| i as isize).collect();
+        let mut order: Vec<isize> =
+            (0..rank).filter(|i| !self.axes.contains(i)).map(|i| i as isize).collect();
         order.splice(self.place..self.place, self.axes.iter().map(|&a| a as isize));
         order
     }

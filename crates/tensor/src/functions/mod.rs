@@ -2,8 +2,8 @@
 
 mod ordering;
 mod padding;
-mod pieces;
 mod picking;
+mod pieces;
 mod repeating;
 
 pub use ordering::Unique;

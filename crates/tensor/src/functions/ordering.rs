@@ -53,7 +53,8 @@ impl Tensor {
         if self.rank() == 0 {
             return (self.clone(), Tensor::scalar(0i64));
         }
-        let order = self.first_positions("kthvalue", axis, false, Some(k)).slice(axis, Some(k as isize - 1), None, 1);
+        let order =
+            self.first_positions("kthvalue", axis, false, Some(k)).slice(axis, Some(k as isize - 1), None, 1);
         (self.gather(axis, &order).squeeze(axis), order.squeeze(axis))
     }
 

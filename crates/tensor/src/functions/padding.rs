@@ -98,7 +98,8 @@ impl Tensor {
         if shape == *cut.shape() {
             return cut;
         }
-        let place = |(axis, &len): (usize, &usize)| Stride { start: ends(axis).0.max(0) as usize, len, step: 1 };
+        let place =
+            |(axis, &len): (usize, &usize)| Stride { start: ends(axis).0.max(0) as usize, len, step: 1 };
         let strides: SmallVec<[Stride; 4]> = cut.shape().iter().enumerate().map(place).collect();
         run(Embed { shape, strides, fill: Number(value) }, &[&cut])
     }

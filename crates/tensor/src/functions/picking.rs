@@ -114,7 +114,11 @@ impl Tensor {
     #[track_caller]
     pub fn embedding(&self, index: &Tensor, padding_idx: Option<usize>) -> Tensor {
         if self.rank() != 2 {
-            fail(OpError::Rank { op: "embedding", want: "2 (rows to choose from)", shape: self.shape().clone() });
+            fail(OpError::Rank {
+                op: "embedding",
+                want: "2 (rows to choose from)",
+                shape: self.shape().clone(),
+            });
         }
         let shape = index.shape().inserted(index.rank(), self.shape()[1]);
         let rows = self.index_select(0, &index.as_index().reshape(-1isize)).reshape(shape);
@@ -137,7 +141,10 @@ impl Tensor {
         }
         let starts = offsets.to_dtype(DType::I64).to_vec::<i64>();
         let n = index.numel() as i64;
-        if starts.first().is_some_and(|&s| s != 0) || !starts.is_sorted() || starts.last().is_some_and(|&s| s > n) {
+        if starts.first().is_some_and(|&s| s != 0)
+            || !starts.is_sorted()
+            || starts.last().is_some_and(|&s| s > n)
+        {
             let (value, shape) = (format!("{starts:?}"), index.shape().clone());
             let need = "offsets start at 0, never fall, and stay inside the indices";
             fail(OpError::Argument { op: "embedding_bag", name: "offsets", value, shape, need });
@@ -156,9 +163,14 @@ impl Tensor {
                 zeros.index_add(0, &bag, &rows) / counts.to_dtype(self.dtype()).unsqueeze(-1)
             }
             Bag::Max => {
-                let empty: Vec<i64> = (0..counts.len()).filter(|&b| counts[b] == 0).map(|b| b as i64).collect();
+                let empty: Vec<i64> =
+                    (0..counts.len()).filter(|&b| counts[b] == 0).map(|b| b as i64).collect();
                 let lowest = Tensor::full(shape, f64::NEG_INFINITY, self.dtype());
-                lowest.index_combine("embedding_bag", 0, &bag, &rows, Combine::Max).index_fill(0, &Tensor::from(empty), 0)
+                lowest.index_combine("embedding_bag", 0, &bag, &rows, Combine::Max).index_fill(
+                    0,
+                    &Tensor::from(empty),
+                    0,
+                )
             }
         }
     }
@@ -184,7 +196,11 @@ impl Tensor {
             Reduce::Amin => (Combine::Min, f64::INFINITY),
         };
         if reduce == Reduce::Mean && !self.dtype().is_float() {
-            fail(OpError::DType { op: "scatter_reduce", want: "a float, which a mean needs", got: self.dtype() });
+            fail(OpError::DType {
+                op: "scatter_reduce",
+                want: "a float, which a mean needs",
+                got: self.dtype(),
+            });
         }
         let base = match include_self {
             true => self.clone(),
@@ -200,7 +216,8 @@ impl Tensor {
             return merged;
         }
         let ones = Tensor::ones(index.shape(), self.dtype());
-        let own = if include_self { self.ones_like() } else { self.ones_like().scatter_value(axis, index, 0) };
+        let own =
+            if include_self { self.ones_like() } else { self.ones_like().scatter_value(axis, index, 0) };
         merged / own.stop_gradient().scatter_add(axis, index, &ones)
     }
 }

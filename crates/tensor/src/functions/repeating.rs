@@ -17,7 +17,8 @@ impl Tensor {
     #[track_caller]
     pub fn repeat(&self, repeats: impl Into<Dims>) -> Tensor {
         let repeats: Vec<isize> = repeats.into().iter().collect();
-        let Some(lead) = repeats.len().checked_sub(self.rank()).filter(|_| repeats.iter().all(|&r| r >= 0)) else {
+        let Some(lead) = repeats.len().checked_sub(self.rank()).filter(|_| repeats.iter().all(|&r| r >= 0))
+        else {
             let (value, shape) = (format!("{repeats:?}"), self.shape().clone());
             let need = "a count of at least 0 for each axis";
             fail(OpError::Argument { op: "repeat", name: "repeats", value, shape, need });
@@ -54,7 +55,13 @@ impl Tensor {
         let counts = counts.to_dtype(DType::I64).to_vec::<i64>();
         if let Some(&index) = counts.iter().find(|&&c| c < 0) {
             let (value, shape) = (index.to_string(), self.shape().clone());
-            fail(OpError::Argument { op: "repeat_interleave", name: "counts", value, shape, need: "at least 0" });
+            fail(OpError::Argument {
+                op: "repeat_interleave",
+                name: "counts",
+                value,
+                shape,
+                need: "at least 0",
+            });
         }
         let index = counts.iter().enumerate().flat_map(|(i, &c)| std::iter::repeat_n(i as i64, c as usize));
         self.index_select(axis, &Tensor::from(index.collect::<Vec<i64>>()))

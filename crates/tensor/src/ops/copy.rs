@@ -60,7 +60,9 @@ fn strided<T: Element + Default>(memory: &[T], first: isize, axes: &[(usize, isi
         [] => y.fill(memory[first as usize]),
         [(_, 1)] => y.copy_from_slice(&memory[first as usize..][..y.len()]),
         [(_, 0)] => y.fill(memory[first as usize]),
-        [(_, s)] => y.iter_mut().enumerate().for_each(|(i, y)| *y = memory[(first + i as isize * s) as usize]),
+        [(_, s)] => {
+            y.iter_mut().enumerate().for_each(|(i, y)| *y = memory[(first + i as isize * s) as usize])
+        }
         [(_, 1), (columns, s)] if s > 1 => transposed(&memory[first as usize..], s as usize, columns, y),
         // The straight axis lies further out: bring it next to the last, one slice at a time.
         [(n, 1), (_, _), .., (columns, s)] if s > 1 && n >= TILE / 2 => {
