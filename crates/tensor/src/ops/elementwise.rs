@@ -281,13 +281,25 @@ pub(crate) fn blocks<T, U, const N: usize>(
     T: Element + Default,
     U: Element,
 {
+    each_block(x, y, &f);
+}
+
+/// A function of one block, called through a pointer: the walk is then compiled once per dtype
+/// instead of once per op, and a call per block costs nothing that could be measured.
+type Block<'a, T, U, const N: usize> = &'a (dyn Fn([&[T]; N], &mut [U]) + Sync);
+
+fn each_block<T, U, const N: usize>(x: [View<'_>; N], y: &mut [U], f: Block<'_, T, U, N>)
+where
+    T: Element + Default,
+    U: Element,
+{
     let dense = x.map(|v| v.dense::<T>());
     if dense.iter().all(Option::is_some) {
         let dense = dense.map(|d| d.expect("checked just above"));
         return par_chunks_mut(y, GRAIN, |start, y| f(dense.map(|d| &d[start..start + y.len()]), y));
     }
     let memory = x.map(|v| v.memory::<T>());
-    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| straight_runs(memory, layouts, y, &f));
+    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| straight_runs(memory, layouts, y, f));
 }
 
 /// Cuts the work along the first axis that has more than one row, so that each task fills one
@@ -312,7 +324,7 @@ fn straight_runs<T: Element + Default, U: Element, const N: usize>(
     memory: [&[T]; N],
     layouts: [&Layout; N],
     y: &mut [U],
-    f: &impl Fn([&[T]; N], &mut [U]),
+    f: Block<'_, T, U, N>,
 ) {
     let mut tiles = [[T::default(); TILE]; N];
     let mut rest = y;
@@ -388,6 +400,10 @@ pub(crate) fn through<W: Wide, V: Wide, const N: usize>(
     y: &mut ViewMut<'_>,
     f: impl Fn([&[W]; N], &mut [V]) + Sync,
 ) {
+    each_tile(x, y, &f);
+}
+
+fn each_tile<W: Wide, V: Wide, const N: usize>(x: [View<'_>; N], y: &mut ViewMut<'_>, f: Block<'_, W, V, N>) {
     let layouts = x.map(|v| v.layout());
     with_dtype!(y.dtype(), Y => by_leading_axis(layouts, y.dense::<Y>(), &|layouts, y| {
         let (mut tiles, mut result) = ([[W::default(); TILE]; N], [V::default(); TILE]);
