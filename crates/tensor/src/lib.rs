@@ -10,6 +10,8 @@ mod autodiff;
 mod backward;
 mod create;
 mod error;
+mod functions;
+mod index;
 mod meta;
 mod operand;
 pub mod ops;
@@ -28,6 +30,8 @@ pub use autodiff::{
 };
 pub use create::Nested;
 pub use error::OpError;
+pub use functions::{Bag, Padding, Reduce, Unique};
+pub use index::{Ellipsis, Index, Indices, NewAxis, Slice};
 pub use meta::Meta;
 pub use operand::Operand;
 pub use ops::custom;

@@ -17,6 +17,8 @@ pub use custom::{Custom, CustomOp, custom};
 pub use placing::Combine;
 pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 pub use slice::Stride;
+pub(crate) use slice::python_slice;
+pub use triangle::Side;
 
 use thalweg_core::{Layout, Shape, View, ViewMut};
 
@@ -105,11 +107,19 @@ ops! {
     slice::Slice,
     embed::Embed,
     concat::Concat,
+    update::Update,
+    diagonal::Diagonal,
+    diag_embed::DiagEmbed,
+    triangle::Triangle,
+    unfold::Unfold,
     // gather, scatter, order
     gather::Gather,
     scatter::Scatter,
     index_select::IndexSelect,
     index_combine::IndexCombine,
+    flat_index::FlatIndex,
+    argsort::Argsort,
+    search_sorted::SearchSorted,
     // reductions and cumulative ops
     sum::Sum,
     // products
