@@ -10,10 +10,12 @@ pub(crate) mod placing;
 mod primitive;
 pub(crate) mod reduction;
 pub mod sample;
+pub(crate) mod scan;
 
 pub use bitwise::Gate;
 pub use compare::Relation;
 pub use custom::{Custom, CustomOp, custom};
+pub use extremum::Extreme;
 pub use placing::Combine;
 pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 pub use slice::Stride;
@@ -112,12 +114,22 @@ ops! {
     index_combine::IndexCombine,
     // reductions and cumulative ops
     sum::Sum,
+    prod::Prod,
+    extremum::Extremum,
+    arg_extremum::ArgExtremum,
+    cumsum::Cumsum,
+    linear_scan::LinearScan,
+    logcumsumexp::Logcumsumexp,
+    cumulative_arg::CumulativeArg,
     // products
     matmul::Matmul,
     // linear algebra
     // convolution and windows
     // random numbers
     // composites with a kernel of their own
+    mean::Mean,
+    var::Var,
+    logsumexp::Logsumexp,
 }
 
 impl Op {
