@@ -10,6 +10,7 @@ mod autodiff;
 mod backward;
 mod create;
 mod error;
+mod functions;
 mod meta;
 mod operand;
 pub mod ops;
@@ -27,6 +28,7 @@ pub use autodiff::{
     value_and_grad, vjp, vmap,
 };
 pub use error::OpError;
+pub use functions::{AddmmOptions, MatrixNorm};
 pub use meta::Meta;
 pub use operand::Operand;
 pub use ops::custom;

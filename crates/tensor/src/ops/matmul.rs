@@ -2,7 +2,8 @@
 //! batches of them. `Tensor::matmul` brings vectors and broadcast batches into this form.
 
 use thalweg_core::{DType, Element, Shape, View, ViewMut, with_dtype};
-use thalweg_kernels::gemm;
+use thalweg_kernels::gemm::{self, MatRef};
+use thalweg_kernels::stream::convert::{CastTo, cast};
 
 use crate::apply::run;
 use crate::error::{InOp, OpError, fail, or_fail};
@@ -61,6 +62,8 @@ impl Primitive for Matmul {
         match y.dtype() {
             DType::F32 => product!(f32, gemm::gemm_batched_f32),
             DType::F64 => product!(f64, gemm::gemm_batched_f64),
+            DType::F16 => return halves::<half::f16>(x[0], x[1], y),
+            DType::BF16 => return halves::<half::bf16>(x[0], x[1], y),
             _ => return false,
         }
         true
@@ -75,6 +78,41 @@ impl Primitive for Matmul {
         let plain = Sample::new(Matmul, [Draw::any([3, 4]), Draw::any([4, 2])]);
         vec![plain, call(1, 3, 4, 5), call(2, 3, 4, 2), call(1, 17, 5, 3), call(1, 3, 0, 2), call(0, 2, 3, 4), call(1, 1, 7, 1), call(1, 2, 33, 19)]
     }
+}
+
+/// Rows of a half precision operand that are widened at a time.
+const PANEL: usize = 256;
+
+/// The product of half precision matrices in f32: the right operand is widened whole, the left one a panel of
+/// rows at a time, and each panel of the result is rounded once.
+fn halves<T>(a: View<'_>, b: View<'_>, y: &mut ViewMut<'_>) -> bool
+where
+    T: Element + CastTo<f32>,
+    f32: CastTo<T>,
+{
+    let ((n_batch, m, n), (_, _, k)) = (sizes(y.shape()), sizes(a.shape()));
+    let (Some(a), Some(b)) = (batch::<T>(a), batch::<T>(b)) else { return false };
+    let y = y.dense::<T>();
+    let (mut left, mut right, mut out) = (Vec::new(), Vec::new(), vec![0.0f32; PANEL.min(m) * n]);
+    for i in 0..n_batch {
+        let (a, b) = (a.get(i), b.get(i));
+        widen(b, 0..k, &mut right);
+        for start in (0..m).step_by(PANEL) {
+            let rows = start..m.min(start + PANEL);
+            let out = &mut out[..rows.len() * n];
+            widen(a, rows.clone(), &mut left);
+            let (a, b) = (MatRef::row_major(&left, rows.len(), k), MatRef::row_major(&right, k, n));
+            gemm::gemm_f32(a, b, out, n, false);
+            cast(out, &mut y[(i * m + start) * n..][..out.len()]);
+        }
+    }
+    true
+}
+
+/// Some rows of a matrix as row-major f32.
+fn widen<T: Element + CastTo<f32>>(x: MatRef<'_, T>, rows: std::ops::Range<usize>, to: &mut Vec<f32>) {
+    to.clear();
+    to.extend(rows.flat_map(|r| (0..x.cols()).map(move |c| x.at(r, c).cast_to())));
 }
 
 fn reference<W: Wide, T: Element>(a: View<'_>, b: View<'_>, y: &mut ViewMut<'_>, f: impl Fn(W, W, W) -> W) {

@@ -6,6 +6,7 @@
 pub(crate) mod copy;
 mod custom;
 pub(crate) mod elementwise;
+pub(crate) mod factor;
 pub(crate) mod placing;
 mod primitive;
 pub(crate) mod reduction;
@@ -16,9 +17,11 @@ pub use bitwise::Gate;
 pub use compare::Relation;
 pub use custom::{Custom, CustomOp, custom};
 pub use extremum::Extreme;
+pub use fft::Direction;
 pub use placing::Combine;
 pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 pub use slice::Stride;
+pub use solve_triangular::Side;
 
 use thalweg_core::{Layout, Shape, View, ViewMut};
 
@@ -124,6 +127,17 @@ ops! {
     // products
     matmul::Matmul,
     // linear algebra
+    cholesky::Cholesky,
+    solve_triangular::SolveTriangular,
+    solve::Solve,
+    det::Det,
+    slogdet::Slogdet,
+    eigh::Eigh,
+    eigvalsh::Eigvalsh,
+    svd::Svd,
+    svdvals::Svdvals,
+    orthonormal::Orthonormal,
+    fft::Fft,
     // convolution and windows
     // random numbers
     // composites with a kernel of their own
