@@ -6,10 +6,8 @@ use super::Call;
 
 pub fn call(c: &Call<'_>) -> Option<Vec<Tensor>> {
     let x = c.x;
-    let options = AddmmOptions {
-        alpha: c.attrs.f64("alpha").unwrap_or(1.0),
-        beta: c.attrs.f64("beta").unwrap_or(1.0),
-    };
+    let options =
+        AddmmOptions { alpha: c.attrs.f64("alpha").unwrap_or(1.0), beta: c.attrs.f64("beta").unwrap_or(1.0) };
     Some(vec![match c.op {
         "matmul" => x[0].matmul(&x[1]),
         "linear" => x[0].linear(&x[1], x.get(2)),

@@ -31,7 +31,8 @@ impl Tensor {
                 fail(OpError::Argument { op: "einsum", name: "equation", value, shape, need })
             }
         };
-        let dtype = operands.iter().map(|x| x.dtype()).reduce(|a, b| a.promote(b)).expect("one operand at least");
+        let dtype =
+            operands.iter().map(|x| x.dtype()).reduce(|a, b| a.promote(b)).expect("one operand at least");
         let mut terms: Vec<Labelled> = operands
             .iter()
             .zip(terms)
@@ -148,7 +149,8 @@ fn next_pair(terms: &[Labelled], output: &[usize]) -> (usize, usize) {
     };
     let count = terms.iter().flat_map(|t| &t.labels).max().map_or(0, |l| l + 1);
     let sizes: Vec<f64> = (0..count).map(size).collect();
-    let labels: Vec<Vec<bool>> = terms.iter().map(|t| (0..count).map(|l| t.labels.contains(&l)).collect()).collect();
+    let labels: Vec<Vec<bool>> =
+        terms.iter().map(|t| (0..count).map(|l| t.labels.contains(&l)).collect()).collect();
     let order = Order { sizes, labels, output: (0..count).map(|l| output.contains(&l)).collect() };
     if terms.len() <= EXHAUSTIVE { order.first_of_cheapest() } else { order.cheapest_pair() }
 }
@@ -326,7 +328,10 @@ mod tests {
         close(&Tensor::einsum("ij,ij->ij", &[&a, &a]), &(&a * &a));
         close(&Tensor::einsum("ab,bc,ca->", &[&a, &b, &c]), &a.matmul(&b).matmul(&c).trace());
         let square = counting(&[3, 3]);
-        close(&Tensor::einsum("ii,i->i", &[&square, &square.select(0, 0)]), &(square.diagonal(0, 0, 1) * square.select(0, 0)));
+        close(
+            &Tensor::einsum("ii,i->i", &[&square, &square.select(0, 0)]),
+            &(square.diagonal(0, 0, 1) * square.select(0, 0)),
+        );
         let cube = counting(&[3, 3, 3]);
         close(&Tensor::einsum("iii->", &[&cube]), &cube.diagonal(0, 0, 1).diagonal(0, 0, 1).sum(()));
     }
@@ -343,9 +348,13 @@ mod tests {
     #[test]
     fn the_cheap_order_is_found() {
         // (1000, 2) (2, 1000) (1000, 2): the last two first.
-        let terms: Vec<Labelled> = [(vec![0, 1], [1000, 2]), (vec![1, 2], [2, 1000]), (vec![2, 3], [1000, 2])]
-            .map(|(labels, shape)| Labelled { tensor: Tensor::zeros(shape, thalweg_core::DType::F32), labels })
-            .into();
+        let terms: Vec<Labelled> =
+            [(vec![0, 1], [1000, 2]), (vec![1, 2], [2, 1000]), (vec![2, 3], [1000, 2])]
+                .map(|(labels, shape)| Labelled {
+                    tensor: Tensor::zeros(shape, thalweg_core::DType::F32),
+                    labels,
+                })
+                .into();
         let (i, j) = next_pair(&terms, &[0, 3]);
         assert_eq!((i.min(j), i.max(j)), (1, 2));
     }

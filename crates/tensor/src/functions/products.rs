@@ -66,7 +66,11 @@ impl Tensor {
     pub fn outer(&self, other: &Tensor) -> Tensor {
         for x in [self, other] {
             if x.rank() != 1 {
-                fail(OpError::Rank { op: "outer", want: "1 (see `tensordot` or `einsum`)", shape: x.shape().clone() });
+                fail(OpError::Rank {
+                    op: "outer",
+                    want: "1 (see `tensordot` or `einsum`)",
+                    shape: x.shape().clone(),
+                });
             }
         }
         self.unsqueeze(-1) * other.unsqueeze(0)
@@ -85,7 +89,14 @@ impl Tensor {
     }
 
     #[track_caller]
-    fn add_product(&self, op: &'static str, rank: usize, a: &Tensor, b: &Tensor, options: AddmmOptions) -> Tensor {
+    fn add_product(
+        &self,
+        op: &'static str,
+        rank: usize,
+        a: &Tensor,
+        b: &Tensor,
+        options: AddmmOptions,
+    ) -> Tensor {
         if a.rank() != rank || b.rank() != rank {
             let hint = if rank == 2 { "both must be matrices" } else { "both must be batches of matrices" };
             fail(OpError::Shapes { op, left: a.shape().clone(), right: b.shape().clone(), hint });
@@ -138,7 +149,12 @@ impl Tensor {
         let axis = or_fail(shape.axis(axis).in_op("cross"));
         if shape.get(axis) != Some(&3) {
             let hint = "vectors of three are needed along the axis";
-            fail(OpError::Shapes { op: "cross", left: self.shape().clone(), right: other.shape().clone(), hint });
+            fail(OpError::Shapes {
+                op: "cross",
+                left: self.shape().clone(),
+                right: other.shape().clone(),
+                hint,
+            });
         }
         let turned = |x: &Tensor, by: usize| {
             let (x, axis) = (x.broadcast_to(&shape), axis as isize);

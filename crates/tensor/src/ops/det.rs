@@ -5,6 +5,7 @@ use thalweg_core::{View, ViewMut};
 use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::{Meta, arity};
+use crate::ops::Cofactor;
 use crate::ops::factor::{each, lu::Lu, require_square, with_matrix};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
@@ -24,13 +25,12 @@ impl Primitive for Det {
     }
 
     fn keep(&self) -> Keep {
-        Keep::input(0).and(Keep::OUTPUT)
+        Keep::input(0)
     }
 
-    /// dA = dy det(A) A⁻ᵀ. At a singular matrix the inverse is refused, and so is the gradient.
+    /// dA = dy times the cofactors.
     fn grad(&self, g: &Vjp<'_>) -> Grad {
-        let scale = (g.dy() * g.y()).unsqueeze(-1).unsqueeze(-1);
-        Grad::one(g.x(0).inv().t() * scale)
+        Grad::one(run(Cofactor, &[g.x(0)]) * g.dy().unsqueeze(-1).unsqueeze(-1))
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
@@ -45,12 +45,13 @@ impl Primitive for Det {
 
     fn samples() -> Vec<Sample> {
         let call = |draw| Sample::new(Det, [draw]);
-        vec![call(Draw::definite(3)), call(Draw::float([2, 1, 1], 1.0, 2.0)), call(Draw::any([2, 0, 0])), call(Draw::any([2, 2]))]
+        vec![call(Draw::definite(3)), call(Draw::float([2, 1, 1], 1.0, 2.0)), call(Draw::any([2, 0, 0])), call(Draw::distinct([2, 2]))]
     }
 }
 
 impl Tensor {
-    /// The determinant of each square matrix in the last two axes. Its gradient exists where the inverse does.
+    /// The determinant of each square matrix in the last two axes. The gradient
+    /// exists for every matrix, the second derivative for those that are not singular.
     #[track_caller]
     pub fn det(&self) -> Tensor {
         run(Det, &[&self.as_float()])

@@ -131,6 +131,7 @@ ops! {
     solve_triangular::SolveTriangular,
     solve::Solve,
     det::Det,
+    cofactor::Cofactor,
     slogdet::Slogdet,
     eigh::Eigh,
     eigvalsh::Eigvalsh,

@@ -60,7 +60,10 @@ fn dense_values<'a, T: Element>(x: View<'a>) -> Cow<'a, [T]> {
 }
 
 /// The calls every cumulative op is tried on.
-pub(crate) fn samples<O: Into<Op>>(op: impl Fn(usize) -> O, draw: impl Fn(Shape) -> Vec<Draw>) -> Vec<Sample> {
+pub(crate) fn samples<O: Into<Op>>(
+    op: impl Fn(usize) -> O,
+    draw: impl Fn(Shape) -> Vec<Draw>,
+) -> Vec<Sample> {
     let call = |shape: &[usize], axis: usize| Sample::new(op(axis), draw(shape.into()));
     vec![
         call(&[2, 3, 4], 0),

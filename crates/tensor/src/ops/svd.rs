@@ -28,10 +28,10 @@ impl Primitive for Svd {
         Keep::METAS.and(Keep::OUTPUT)
     }
 
-    /// dA = U ((F ∘ (Uᵀ dU − dUᵀ U)) S + S (F ∘ (Vᵀ dV − dVᵀ V)) + diag(ds)) Vᵀ
-    ///    + (1 − U Uᵀ) dU S⁻¹ Vᵀ + U S⁻¹ dVᵀ (1 − V Vᵀ)
-    /// with Fᵢⱼ = 1 / (sⱼ² − sᵢ²), 0 on the diagonal (Townsend, Differentiating the SVD, 2016). Equal singular
-    /// values have no unique vectors, and the gradient of those is not finite.
+    /// With F₁ = F ∘ (Uᵀ dU − dUᵀ U), F₂ = F ∘ (Vᵀ dV − dVᵀ V) and Fᵢⱼ = 1 / (sⱼ² − sᵢ²), 0 on the diagonal,
+    /// dA = U (F₁ S + S F₂ + diag(ds)) Vᵀ, plus what leaves the span of U, (1 − U Uᵀ) dU S⁻¹ Vᵀ, and that of
+    /// V, likewise (Townsend, Differentiating the SVD, 2016). Equal singular values have no unique vectors, and
+    /// the gradient of those is not finite.
     fn grad(&self, g: &Vjp<'_>) -> Grad {
         let [m, n] = [2, 1].map(|i| g.meta(0).shape[g.meta(0).shape.rank() - i]);
         let (u, s, v) = unpack(&g.y(), m);

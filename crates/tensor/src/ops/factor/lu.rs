@@ -15,7 +15,8 @@ impl Lu {
     pub fn new(a: &[f64], n: usize) -> Self {
         let (mut m, mut order, mut odd) = (a.to_vec(), (0..n).collect::<Vec<_>>(), false);
         for col in 0..n {
-            let largest = |a: usize, b: usize| if m[b * n + col].abs() > m[a * n + col].abs() { b } else { a };
+            let largest =
+                |a: usize, b: usize| if m[b * n + col].abs() > m[a * n + col].abs() { b } else { a };
             let pivot = (col..n).reduce(largest).expect("col < n");
             if pivot != col {
                 (0..n).for_each(|j| m.swap(pivot * n + j, col * n + j));
