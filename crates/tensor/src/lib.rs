@@ -11,6 +11,7 @@ mod backward;
 mod create;
 mod error;
 mod functions;
+mod index;
 mod meta;
 mod operand;
 pub mod ops;
@@ -28,7 +29,8 @@ pub use autodiff::{
     value_and_grad, vjp, vmap,
 };
 pub use error::OpError;
-pub use functions::{AddmmOptions, MatrixNorm};
+pub use functions::{AddmmOptions, Bag, MatrixNorm, Padding, Reduce, Unique};
+pub use index::{Ellipsis, Index, Indices, NewAxis, Slice};
 pub use meta::Meta;
 pub use operand::Operand;
 pub use ops::custom;

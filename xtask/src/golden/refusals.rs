@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thalweg_core::DType::F32;
-use thalweg_tensor::Tensor;
+use thalweg_tensor::{Padding, Tensor};
 
 /// The refusal's message, or what is wrong; `None` for an id this file does not know.
 pub fn is_refused(id: &str) -> Option<Result<String, String>> {
@@ -46,6 +46,12 @@ fn call(id: &str) -> Option<fn() -> Tensor> {
         "argmax/empty" => || z(&[0, 3]).argmax(0),
         "cholesky/notpd" => || (-Tensor::eye(2, F32)).cholesky(),
         "solve/singular" => || z(&[2, 2]).solve(&z(&[2, 1])),
+        "index_select/oob" => || z(&[3]).index_select(0, &Tensor::from([3i64])),
+        "gather/oob" => || z(&[3]).gather(0, &Tensor::from([-1i64])),
+        "embedding/oob" => || z(&[5, 2]).embedding(&Tensor::from([5i64]), None),
+        "split/sizes" => || z(&[5]).split_sizes(&[2, 2], 0).remove(0),
+        "topk/k" => || z(&[3]).topk(4, 0, true).0,
+        "pad/reflect" => || z(&[1, 1, 3]).pad(&[3, 0], Padding::Reflect),
         "backward/nonscalar" => || {
             let x = z(&[3]).requires_grad();
             x.exp().backward();

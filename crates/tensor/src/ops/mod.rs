@@ -21,7 +21,8 @@ pub use fft::Direction;
 pub use placing::Combine;
 pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 pub use slice::Stride;
-pub use solve_triangular::Side;
+pub(crate) use slice::python_slice;
+pub use triangle::Side;
 
 use thalweg_core::{Layout, Shape, View, ViewMut};
 
@@ -110,11 +111,19 @@ ops! {
     slice::Slice,
     embed::Embed,
     concat::Concat,
+    update::Update,
+    diagonal::Diagonal,
+    diag_embed::DiagEmbed,
+    triangle::Triangle,
+    unfold::Unfold,
     // gather, scatter, order
     gather::Gather,
     scatter::Scatter,
     index_select::IndexSelect,
     index_combine::IndexCombine,
+    flat_index::FlatIndex,
+    argsort::Argsort,
+    search_sorted::SearchSorted,
     // reductions and cumulative ops
     sum::Sum,
     prod::Prod,

@@ -9,26 +9,8 @@ use crate::meta::{Meta, arity};
 use crate::ops::factor::{each, triangular};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
-use crate::ops::solve;
+use crate::ops::{Side, solve};
 use crate::tensor::Tensor;
-
-/// A side of a diagonal, the diagonal included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// On and below the diagonal.
-    Lower,
-    /// On and above the diagonal.
-    Upper,
-}
-
-impl Side {
-    fn other(self) -> Self {
-        match self {
-            Side::Lower => Side::Upper,
-            Side::Upper => Side::Lower,
-        }
-    }
-}
 
 /// The solution of a triangular system.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -51,7 +33,8 @@ impl Primitive for SolveTriangular {
 
     /// dB = A⁻ᵀ dX; dA = −dB Xᵀ, in the triangle that was read.
     fn grad(&self, g: &Vjp<'_>) -> Grad {
-        let back = SolveTriangular { side: self.side.other() };
+        let side = if self.side == Side::Lower { Side::Upper } else { Side::Lower };
+        let back = SolveTriangular { side };
         let db = run(back, &[&g.x(0).t(), g.dy()]);
         let da = || {
             let full = -db.matmul(&g.y().t());

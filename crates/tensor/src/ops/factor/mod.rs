@@ -82,26 +82,4 @@ impl Tensor {
     pub(crate) fn symmetric_part(&self) -> Tensor {
         (self + self.t()) * 0.5
     }
-
-    /// On and below a diagonal of the last two axes; 0 elsewhere.
-    pub(crate) fn tril(&self, diagonal: isize) -> Tensor {
-        let (rows, cols) = (Tensor::arange(self.size(-2)), Tensor::arange(self.size(-1)));
-        (rows.unsqueeze(-1) + diagonal as i64).ge(&cols).where_(self, 0.0)
-    }
-
-    /// On and above a diagonal of the last two axes; 0 elsewhere.
-    pub(crate) fn triu(&self, diagonal: isize) -> Tensor {
-        let (rows, cols) = (Tensor::arange(self.size(-2)), Tensor::arange(self.size(-1)));
-        (rows.unsqueeze(-1) + diagonal as i64).le(&cols).where_(self, 0.0)
-    }
-
-    /// The diagonal of two axes as a new last axis.
-    pub(crate) fn diagonal(&self, _offset: isize, axis1: isize, axis2: isize) -> Tensor {
-        let (a1, a2) = (self.shape().axis(axis1).unwrap(), self.shape().axis(axis2).unwrap());
-        let rest: Vec<usize> = (0..self.rank()).filter(|&a| a != a1 && a != a2).chain([a1, a2]).collect();
-        let x = self.permute(&rest[..]);
-        let (rows, cols) = (Tensor::arange(x.size(-2)), Tensor::arange(x.size(-1)));
-        let n = x.size(-2).min(x.size(-1));
-        rows.unsqueeze(-1).eq(&cols).where_(&x, 0.0).sum(-1).narrow(-1, 0, n)
-    }
 }
