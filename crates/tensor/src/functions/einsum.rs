@@ -1,7 +1,7 @@
 //! `einsum`: sums of products, by an equation of axis labels.
 //!
-//! Repeated labels become diagonals, labels that nobody else needs are summed at once, and what remains is contracted
-//! two at a time, each by one `matmul`, in the order that costs least.
+//! Repeated labels become diagonals, labels that nobody else needs are summed at once, and what remains is
+//! contracted two at a time, each by one `matmul`, in the order that costs least.
 
 use thalweg_core::Shape;
 
@@ -12,9 +12,9 @@ use crate::tensor::Tensor;
 const EXHAUSTIVE: usize = 8;
 
 impl Tensor {
-    /// Sums of products in Einstein's notation: each operand's axes have a letter, letters that are missing after `->` are
-    /// summed over, and `...` stands for axes that broadcast. Without `->` the result has the letters that occur once, in
-    /// alphabetical order.
+    /// Sums of products in Einstein's notation: each operand's axes have a letter, letters that are missing
+    /// after `->` are summed over, and `...` stands for axes that broadcast. Without `->` the result has
+    /// the letters that occur once, in alphabetical order.
     ///
     /// ```
     /// use thalweg_tensor::Tensor;
@@ -103,7 +103,8 @@ fn repeat(labels: &[usize]) -> Option<(usize, usize)> {
     Some((labels.iter().position(|&l| l == labels[second])?, second))
 }
 
-/// The product of two tensors, summed over the labels that are not in `keep`. Axes of one label have one size, or size 1.
+/// The product of two tensors, summed over the labels that are not in `keep`. Axes of one label have one
+/// size, or size 1.
 #[track_caller]
 pub(crate) fn contract(a: Labelled, b: Labelled, keep: &[usize]) -> Labelled {
     let needed_by = |other: &Labelled| -> Vec<usize> { keep.iter().chain(&other.labels).copied().collect() };
@@ -155,7 +156,8 @@ fn next_pair(terms: &[Labelled], output: &[usize]) -> (usize, usize) {
     if terms.len() <= EXHAUSTIVE { order.first_of_cheapest() } else { order.cheapest_pair() }
 }
 
-/// What the cost of a contraction depends on. Sets of labels are lists of truth values, sets of terms are bits.
+/// What the cost of a contraction depends on. Sets of labels are lists of truth values, sets of terms are
+/// bits.
 struct Order {
     sizes: Vec<f64>,
     labels: Vec<Vec<bool>>,
@@ -163,7 +165,8 @@ struct Order {
 }
 
 impl Order {
-    /// Whether the product of a set of terms still has a label: one of them has it, and the output or another term needs it.
+    /// Whether the product of a set of terms still has a label: one of them has it, and the output or
+    /// another term needs it.
     fn has(&self, set: usize, label: usize) -> bool {
         let inside = |i: usize| set >> i & 1 == 1;
         let any = |wanted: bool| (0..self.labels.len()).any(|i| inside(i) == wanted && self.labels[i][label]);
@@ -176,7 +179,8 @@ impl Order {
         (0..self.sizes.len()).filter(involved).map(|l| self.sizes[l]).product()
     }
 
-    /// The cheapest tree over all terms, by dynamic programming over their subsets; the first contraction in it.
+    /// The cheapest tree over all terms, by dynamic programming over their subsets; the first contraction
+    /// in it.
     fn first_of_cheapest(&self) -> (usize, usize) {
         let full = (1usize << self.labels.len()) - 1;
         // (cost, one half) of the best tree over each set.
@@ -215,8 +219,8 @@ impl Order {
 
 type Refusal = (Shape, &'static str);
 
-/// The labels of each operand's axes and of the result's. Letters come first, then the axes under `...`, counted from the
-/// last, so that they meet as in broadcasting.
+/// The labels of each operand's axes and of the result's. Letters come first, then the axes under `...`,
+/// counted from the last, so that they meet as in broadcasting.
 fn parse(equation: &str, operands: &[&Tensor]) -> Result<(Vec<Vec<usize>>, Vec<usize>), Refusal> {
     let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
     let (left, right) = match text.split_once("->") {

@@ -107,8 +107,8 @@ impl Tensor {
         if options.beta == 0.0 { product } else { product + scaled(added, options.beta) }
     }
 
-    /// The sum of products over pairs of axes: the k-th of `axes` with the k-th of `other_axes`. What remains are the
-    /// other axes of this tensor, then those of the other.
+    /// The sum of products over pairs of axes: the k-th of `axes` with the k-th of `other_axes`. What
+    /// remains are the other axes of this tensor, then those of the other.
     #[track_caller]
     pub fn tensordot(&self, other: &Tensor, axes: impl Into<Axes>, other_axes: impl Into<Axes>) -> Tensor {
         let list = |x: &Tensor, axes: Axes| or_fail(x.shape().axes(&axes.list(x.rank())).in_op("tensordot"));

@@ -25,15 +25,15 @@ impl Tensor {
         self.eq(0).sum(axes).eq(0)
     }
 
-    /// The largest element along an axis and where it stands: the first of equals, NaN wins. The gradient goes to the
-    /// element at that position alone.
+    /// The largest element along an axis and where it stands: the first of equals, NaN wins. The gradient
+    /// goes to the element at that position alone.
     #[track_caller]
     pub fn max_dim(&self, axis: isize) -> (Tensor, Tensor) {
         self.value_at(axis, self.argmax_keepdim(axis))
     }
 
-    /// The smallest element along an axis and where it stands: the first of equals, NaN wins. The gradient goes to the
-    /// element at that position alone.
+    /// The smallest element along an axis and where it stands: the first of equals, NaN wins. The gradient
+    /// goes to the element at that position alone.
     #[track_caller]
     pub fn min_dim(&self, axis: isize) -> (Tensor, Tensor) {
         self.value_at(axis, self.argmin_keepdim(axis))
@@ -44,8 +44,8 @@ impl Tensor {
         (self.gather(axis, &index).squeeze(axis), index.squeeze(axis))
     }
 
-    /// The norm (Σ |x|ᵖ)^(1/p) over some axes, `()` for all; for p = ∞ the largest magnitude, for −∞ the smallest, for 0
-    /// the number of elements that are not zero. Where the norm is 0 its gradient is 0.
+    /// The norm (Σ |x|ᵖ)^(1/p) over some axes, `()` for all; for p = ∞ the largest magnitude, for −∞ the
+    /// smallest, for 0 the number of elements that are not zero. Where the norm is 0 its gradient is 0.
     #[track_caller]
     pub fn vector_norm(&self, p: f64, axes: impl Into<Axes>) -> Tensor {
         let x = self.as_float();

@@ -148,7 +148,13 @@ impl Tensor {
         let axes = or_fail(axis.resolve(name, self.shape()));
         if !all && axes.len() > 1 {
             let (value, shape) = (format!("{axes:?}"), self.shape().clone());
-            fail(OpError::Argument { op: name, name: "axis", value, shape, need: "one axis, or `()` for all" });
+            fail(OpError::Argument {
+                op: name,
+                name: "axis",
+                value,
+                shape,
+                need: "one axis, or `()` for all",
+            });
         }
         let shape = if keepdim { reduction::kept(self.shape(), &axes) } else { dropped(self.shape(), &axes) };
         let (x, axis) = match axes[..] {

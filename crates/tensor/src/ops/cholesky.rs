@@ -55,7 +55,12 @@ impl Primitive for Cholesky {
 
     fn samples() -> Vec<Sample> {
         let call = |draw| Sample::new(Cholesky, [draw]);
-        vec![call(Draw::definite(1)), call(Draw::definite(4)), call(Draw::any([2, 0, 0])), call(Draw::any([0, 3, 3]))]
+        vec![
+            call(Draw::definite(1)),
+            call(Draw::definite(4)),
+            call(Draw::any([2, 0, 0])),
+            call(Draw::any([0, 3, 3])),
+        ]
     }
 }
 

@@ -1,5 +1,5 @@
-//! `cofactor`: the gradient of the determinant, det(A) A⁻ᵀ, of each square matrix in the last two axes; defined
-//! for singular matrices too.
+//! `cofactor`: the gradient of the determinant, det(A) A⁻ᵀ, of each square matrix in the last two axes;
+//! defined for singular matrices too.
 
 use thalweg_core::{View, ViewMut};
 
@@ -26,7 +26,8 @@ impl Primitive for Cofactor {
         Keep::input(0).and(Keep::OUTPUT)
     }
 
-    /// dA = ⟨dY, P⟩ Y − Y dYᵀ P with P = A⁻ᵀ. At a singular matrix the inverse is refused, and so is this gradient.
+    /// dA = ⟨dY, P⟩ Y − Y dYᵀ P with P = A⁻ᵀ. At a singular matrix the inverse is refused, and so is this
+    /// gradient.
     fn grad(&self, g: &Vjp<'_>) -> Grad {
         let (y, p) = (g.y(), g.x(0).inv().t());
         let along = (g.dy() * &p).sum_keepdim([-2, -1]);
@@ -37,7 +38,9 @@ impl Primitive for Cofactor {
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         let n = x[0].shape()[x[0].shape().rank() - 1];
         each([x[0]], y, |[a]| {
-            let Some(singular::Svd { u, s, v }) = singular::svd(a, n, n) else { return Ok(vec![f64::NAN; n * n]) };
+            let Some(singular::Svd { u, s, v }) = singular::svd(a, n, n) else {
+                return Ok(vec![f64::NAN; n * n]);
+            };
             let sign = (Lu::new(&u, n).det() * Lu::new(&v, n).det()).signum();
             let others = |i: usize| (0..n).filter(|&j| j != i).map(|j| s[j]).product::<f64>() * sign;
             let others: Vec<f64> = (0..n).map(others).collect();
@@ -53,7 +56,12 @@ impl Primitive for Cofactor {
 
     fn samples() -> Vec<Sample> {
         let call = |draw| Sample::new(Cofactor, [draw]);
-        vec![call(Draw::definite(3)), call(Draw::distinct([2, 2, 2])), call(Draw::distinct([1, 1])), call(Draw::any([2, 0, 0]))]
+        vec![
+            call(Draw::definite(3)),
+            call(Draw::distinct([2, 2, 2])),
+            call(Draw::distinct([1, 1])),
+            call(Draw::any([2, 0, 0])),
+        ]
     }
 }
 

@@ -47,7 +47,11 @@ impl Primitive for CumulativeArg {
                 *at
             });
         }
-        if x[0].dtype().is_float() { walk::<f64>(self, x[0], y) } else { walk::<i64>(self, x[0], y) }
+        if x[0].dtype().is_float() {
+            walk::<f64>(self, x[0], y)
+        } else {
+            walk::<i64>(self, x[0], y)
+        }
         Ok(())
     }
 

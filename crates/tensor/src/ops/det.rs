@@ -45,7 +45,12 @@ impl Primitive for Det {
 
     fn samples() -> Vec<Sample> {
         let call = |draw| Sample::new(Det, [draw]);
-        vec![call(Draw::definite(3)), call(Draw::float([2, 1, 1], 1.0, 2.0)), call(Draw::any([2, 0, 0])), call(Draw::distinct([2, 2]))]
+        vec![
+            call(Draw::definite(3)),
+            call(Draw::float([2, 1, 1], 1.0, 2.0)),
+            call(Draw::any([2, 0, 0])),
+            call(Draw::distinct([2, 2])),
+        ]
     }
 }
 

@@ -1,5 +1,6 @@
-//! `eigh`: eigenvalues and eigenvectors of the symmetric part of each square matrix in the last two axes. The
-//! result's first row holds the eigenvalues in ascending order, the rows below it the eigenvectors as columns.
+//! `eigh`: eigenvalues and eigenvectors of the symmetric part of each square matrix in the last two axes.
+//! The result's first row holds the eigenvalues in ascending order, the rows below it the eigenvectors as
+//! columns.
 
 use thalweg_core::{View, ViewMut};
 
@@ -28,8 +29,8 @@ impl Primitive for Eigh {
         Keep::OUTPUT
     }
 
-    /// dA is the symmetric part of V (diag(dw) + F ∘ Vᵀ dV) Vᵀ with Fᵢⱼ = 1 / (wⱼ − wᵢ), 0 on the diagonal. Equal
-    /// eigenvalues have no unique eigenvectors, and their gradient is not finite.
+    /// dA is the symmetric part of V (diag(dw) + F ∘ Vᵀ dV) Vᵀ with Fᵢⱼ = 1 / (wⱼ − wᵢ), 0 on the diagonal.
+    /// Equal eigenvalues have no unique eigenvectors, and their gradient is not finite.
     fn grad(&self, g: &Vjp<'_>) -> Grad {
         let (w, v) = unpack(&g.y());
         let (dw, dv) = unpack(g.dy());
@@ -68,8 +69,8 @@ fn unpack(both: &Tensor) -> (Tensor, Tensor) {
 }
 
 impl Tensor {
-    /// Eigenvalues in ascending order, and eigenvectors as columns, of the symmetric part of each square matrix in
-    /// the last two axes. The largest component of each eigenvector is positive.
+    /// Eigenvalues in ascending order, and eigenvectors as columns, of the symmetric part of each square
+    /// matrix in the last two axes. The largest component of each eigenvector is positive.
     #[track_caller]
     pub fn eigh(&self) -> (Tensor, Tensor) {
         unpack(&run(Eigh, &[&self.as_float()]))

@@ -1,5 +1,5 @@
-//! `eigvalsh`: the eigenvalues, in ascending order, of the symmetric part of each square matrix in the last two
-//! axes. Unlike those of `eigh`, its gradient is finite where eigenvalues are equal.
+//! `eigvalsh`: the eigenvalues, in ascending order, of the symmetric part of each square matrix in the last
+//! two axes. Unlike those of `eigh`, its gradient is finite where eigenvalues are equal.
 
 use thalweg_core::{View, ViewMut};
 

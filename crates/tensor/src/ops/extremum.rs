@@ -102,11 +102,11 @@ impl Primitive for Extremum {
 
     fn samples() -> Vec<Sample> {
         let of = |kind| reduction::samples(move |axes| Extremum { kind, axes }, Draw::distinct);
-        let whole = |kind| Sample::new(Extremum { kind, axes: smallvec::smallvec![1] }, [Draw::int([3, 4], -9, 9)]);
+        let whole =
+            |kind| Sample::new(Extremum { kind, axes: smallvec::smallvec![1] }, [Draw::int([3, 4], -9, 9)]);
         [of(Extreme::Max), of(Extreme::Min), vec![whole(Extreme::Max), whole(Extreme::Min)]].concat()
     }
 }
-
 
 impl Tensor {
     /// The largest element over some axes, `()` for all. NaN wins.

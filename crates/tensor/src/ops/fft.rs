@@ -119,7 +119,8 @@ impl Primitive for Fft {
 
     fn samples() -> Vec<Sample> {
         let call = |direction, shape: &[usize]| Sample::new(Fft { direction }, [Draw::any(shape)]);
-        let mut samples: Vec<Sample> = [1, 2, 3, 4, 5, 8, 12, 16, 31].map(|n| call(Direction::Forward, &[n, 2])).into();
+        let mut samples: Vec<Sample> =
+            [1, 2, 3, 4, 5, 8, 12, 16, 31].map(|n| call(Direction::Forward, &[n, 2])).into();
         samples.push(call(Direction::Backward, &[2, 6, 2]));
         samples.push(call(Direction::Backward, &[3, 8, 2]));
         samples.push(call(Direction::Forward, &[2, 0, 2]));
@@ -162,8 +163,8 @@ impl Fft {
 enum Plan {
     /// n is a power of two: halves are transformed and combined (Cooley and Tukey).
     Halving(Halving),
-    /// Any n: exp(tk) = exp(t²/2) exp(k²/2) exp(−(k − t)²/2) turns the transform into a convolution, which is done
-    /// with transforms of a power of two (Bluestein).
+    /// Any n: exp(tk) = exp(t²/2) exp(k²/2) exp(−(k − t)²/2) turns the transform into a convolution, which
+    /// is done with transforms of a power of two (Bluestein).
     Chirp { chirp: Vec<Complex>, kernel: Vec<Complex>, forward: Halving, backward: Halving },
 }
 
@@ -176,7 +177,8 @@ impl Plan {
         let forward = Halving::new(&Fft { direction: Direction::Forward }, m);
         let backward = Halving::new(&Fft { direction: Direction::Backward }, m);
         // t² is reduced modulo 2n first, so that the angle of a large t is exact.
-        let chirp: Vec<Complex> = (0..n).map(|t| op.root((t as u128 * t as u128 % (2 * n as u128)) as usize, 2 * n)).collect();
+        let chirp: Vec<Complex> =
+            (0..n).map(|t| op.root((t as u128 * t as u128 % (2 * n as u128)) as usize, 2 * n)).collect();
         let mut kernel = vec![(0.0, 0.0); m];
         for (t, &c) in chirp.iter().enumerate() {
             kernel[t] = conjugate(c);
@@ -264,8 +266,8 @@ impl Tensor {
         y / n as f64
     }
 
-    /// The first half of the transform of real numbers along the last axis: (…, n) to (…, n/2 + 1, 2). The other half
-    /// is its mirror image.
+    /// The first half of the transform of real numbers along the last axis: (…, n) to (…, n/2 + 1, 2). The
+    /// other half is its mirror image.
     ///
     /// ```
     /// use thalweg_tensor::Tensor;
@@ -286,7 +288,13 @@ impl Tensor {
     pub fn irfft(&self, n: usize) -> Tensor {
         if self.rank() < 2 || self.size(-1) != 2 || self.size(-2) != n / 2 + 1 || n == 0 {
             let need = "needs n/2 + 1 pairs in the last two axes (the `rfft` of n numbers)";
-            fail(OpError::Argument { op: "irfft", name: "n", value: n.to_string(), shape: self.shape().clone(), need });
+            fail(OpError::Argument {
+                op: "irfft",
+                name: "n",
+                value: n.to_string(),
+                shape: self.shape().clone(),
+                need,
+            });
         }
         // Element n − k is the conjugate of element k.
         let mirrored = self.narrow(-2, 1, n - self.size(-2)).flip(-2);

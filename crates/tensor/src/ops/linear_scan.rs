@@ -66,7 +66,8 @@ impl Primitive for LinearScan {
     fn samples() -> Vec<Sample> {
         let draw = |shape: thalweg_core::Shape| vec![Draw::float(shape.clone(), -1.0, 1.0), Draw::any(shape)];
         let mut samples = scan::samples(|axis| LinearScan { axis }, draw);
-        samples.push(Sample::new(LinearScan { axis: 1 }, [Draw::int([2, 3], -3, 3), Draw::int([2, 3], -3, 3)]));
+        samples
+            .push(Sample::new(LinearScan { axis: 1 }, [Draw::int([2, 3], -3, 3), Draw::int([2, 3], -3, 3)]));
         samples
     }
 }

@@ -75,7 +75,10 @@ impl Primitive for Logsumexp {
 
     fn samples() -> Vec<Sample> {
         let mut samples = reduction::samples(|axes| Logsumexp { axes }, Draw::any);
-        samples.push(Sample::new(Logsumexp { axes: smallvec::smallvec![1] }, [Draw::float([3, 5], 90.0, 100.0)]));
+        samples.push(Sample::new(
+            Logsumexp { axes: smallvec::smallvec![1] },
+            [Draw::float([3, 5], 90.0, 100.0)],
+        ));
         samples
     }
 }

@@ -26,7 +26,9 @@ impl Primitive for Matmul {
         require_same_dtype(Self::NAME, a, b)?;
         match (&*a.shape, &*b.shape) {
             (&[m, k], &[k2, n]) if k == k2 => Ok(a.with_shape([m, n])),
-            (&[batch, m, k], &[batch2, k2, n]) if (batch, k) == (batch2, k2) => Ok(a.with_shape([batch, m, n])),
+            (&[batch, m, k], &[batch2, k2, n]) if (batch, k) == (batch2, k2) => {
+                Ok(a.with_shape([batch, m, n]))
+            }
             _ => Err(misfit(&a.shape, &b.shape)),
         }
     }
@@ -74,9 +76,20 @@ impl Primitive for Matmul {
     }
 
     fn samples() -> Vec<Sample> {
-        let call = |b: usize, m: usize, k: usize, n: usize| Sample::new(Matmul, [Draw::any([b, m, k]), Draw::any([b, k, n])]);
+        let call = |b: usize, m: usize, k: usize, n: usize| {
+            Sample::new(Matmul, [Draw::any([b, m, k]), Draw::any([b, k, n])])
+        };
         let plain = Sample::new(Matmul, [Draw::any([3, 4]), Draw::any([4, 2])]);
-        vec![plain, call(1, 3, 4, 5), call(2, 3, 4, 2), call(1, 17, 5, 3), call(1, 3, 0, 2), call(0, 2, 3, 4), call(1, 1, 7, 1), call(1, 2, 33, 19)]
+        vec![
+            plain,
+            call(1, 3, 4, 5),
+            call(2, 3, 4, 2),
+            call(1, 17, 5, 3),
+            call(1, 3, 0, 2),
+            call(0, 2, 3, 4),
+            call(1, 1, 7, 1),
+            call(1, 2, 33, 19),
+        ]
     }
 }
 
@@ -129,10 +142,16 @@ fn reference<W: Wide, T: Element>(a: View<'_>, b: View<'_>, y: &mut ViewMut<'_>,
 /// The operand as the kernel wants it, unless a stride is negative.
 fn batch<'a, T: Element>(x: View<'a>) -> Option<gemm::BatchRef<'a, T>> {
     let (_, rows, cols) = sizes(x.shape());
-    let strides: Vec<usize> = x.layout().strides().iter().map(|&s| usize::try_from(s)).collect::<Result<_, _>>().ok()?;
+    let strides: Vec<usize> =
+        x.layout().strides().iter().map(|&s| usize::try_from(s)).collect::<Result<_, _>>().ok()?;
     let (rest, matrix) = strides.split_at(strides.len() - 2);
     let memory = x.memory::<T>().get(x.layout().offset()..)?;
-    Some(gemm::BatchRef::new(memory, rest.first().copied().unwrap_or(0), (rows, cols), (matrix[0], matrix[1])))
+    Some(gemm::BatchRef::new(
+        memory,
+        rest.first().copied().unwrap_or(0),
+        (rows, cols),
+        (matrix[0], matrix[1]),
+    ))
 }
 
 /// Batch, rows and columns of a matrix or of a batch of matrices.
@@ -145,7 +164,8 @@ fn sizes(shape: &Shape) -> (usize, usize, usize) {
 }
 
 fn misfit(left: &Shape, right: &Shape) -> OpError {
-    let hint = "the last axis of the first must equal the second to last of the second (transpose one with `.t()`?)";
+    let hint =
+        "the last axis of the first must equal the second to last of the second (transpose one with `.t()`?)";
     OpError::Shapes { op: Matmul::NAME, left: left.clone(), right: right.clone(), hint }
 }
 

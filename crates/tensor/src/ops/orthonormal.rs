@@ -24,7 +24,12 @@ impl Primitive for Orthonormal {
         let (m, n) = require_matrix(Self::NAME, a)?;
         if m < n {
             let hint = "no more columns than rows can be orthonormal";
-            return Err(OpError::Shapes { op: Self::NAME, left: a.shape.clone(), right: [m, m].into(), hint });
+            return Err(OpError::Shapes {
+                op: Self::NAME,
+                left: a.shape.clone(),
+                right: [m, m].into(),
+                hint,
+            });
         }
         Ok(a.clone())
     }
@@ -33,8 +38,8 @@ impl Primitive for Orthonormal {
         Keep::input(0).and(Keep::OUTPUT)
     }
 
-    /// dA = (dQ − Q C) R⁻ᵀ, where C is symmetric with the lower triangle of dQᵀ Q (Walter and Lehmann, Algorithmic
-    /// differentiation of linear algebra functions, 2010).
+    /// dA = (dQ − Q C) R⁻ᵀ, where C is symmetric with the lower triangle of dQᵀ Q (Walter and Lehmann,
+    /// Algorithmic differentiation of linear algebra functions, 2010).
     fn grad(&self, g: &Vjp<'_>) -> Grad {
         let (q, dq) = (g.y(), g.dy());
         let r = q.t().matmul(g.x(0)).triu(0);
@@ -56,13 +61,18 @@ impl Primitive for Orthonormal {
 
     fn samples() -> Vec<Sample> {
         let call = |draw| Sample::new(Orthonormal, [draw]);
-        vec![call(Draw::definite(3)), call(Draw::distinct([4, 2])), call(Draw::distinct([2, 2, 1])), call(Draw::any([3, 0]))]
+        vec![
+            call(Draw::definite(3)),
+            call(Draw::distinct([4, 2])),
+            call(Draw::distinct([2, 2, 1])),
+            call(Draw::any([3, 0])),
+        ]
     }
 }
 
 impl Tensor {
-    /// Q with orthonormal columns and an upper triangular R with A = Q R, for each matrix in the last two axes; both have
-    /// the lesser of A's sizes between them. R's diagonal is not negative.
+    /// Q with orthonormal columns and an upper triangular R with A = Q R, for each matrix in the last two
+    /// axes; both have the lesser of A's sizes between them. R's diagonal is not negative.
     #[track_caller]
     pub fn qr(&self) -> (Tensor, Tensor) {
         let a = self.as_float();

@@ -1,5 +1,5 @@
-//! `slogdet`: the sign of the determinant and the logarithm of its magnitude, as a last axis of size 2, of each
-//! square matrix in the last two axes. A singular matrix has sign 0 and logarithm −∞.
+//! `slogdet`: the sign of the determinant and the logarithm of its magnitude, as a last axis of size 2, of
+//! each square matrix in the last two axes. A singular matrix has sign 0 and logarithm −∞.
 
 use thalweg_core::{View, ViewMut};
 
@@ -49,12 +49,18 @@ impl Primitive for Slogdet {
 
     fn samples() -> Vec<Sample> {
         let call = |draw| Sample::new(Slogdet, [draw]);
-        vec![call(Draw::definite(3)), call(Draw::float([2, 1, 1], 1.0, 2.0)), call(Draw::any([2, 0, 0])), call(Draw::distinct([2, 2]))]
+        vec![
+            call(Draw::definite(3)),
+            call(Draw::float([2, 1, 1], 1.0, 2.0)),
+            call(Draw::any([2, 0, 0])),
+            call(Draw::distinct([2, 2])),
+        ]
     }
 }
 
 impl Tensor {
-    /// The sign of the determinant of each square matrix in the last two axes, and the logarithm of its magnitude.
+    /// The sign of the determinant of each square matrix in the last two axes, and the logarithm of its
+    /// magnitude.
     #[track_caller]
     pub fn slogdet(&self) -> (Tensor, Tensor) {
         let both = run(Slogdet, &[&self.as_float()]);

@@ -101,8 +101,8 @@ pub(crate) fn system(
 }
 
 impl Tensor {
-    /// The X with A X = B, for each square matrix in this tensor's last two axes; leading axes broadcast and a
-    /// vector B is one column. Panics when a matrix is singular.
+    /// The X with A X = B, for each square matrix in this tensor's last two axes; leading axes broadcast
+    /// and a vector B is one column. Panics when a matrix is singular.
     ///
     /// ```
     /// use thalweg_tensor::Tensor;

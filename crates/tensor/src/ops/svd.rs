@@ -1,5 +1,5 @@
-//! `svd`: A = U diag(s) Vᵀ for each matrix in the last two axes, with as many columns as A has rows or columns,
-//! whichever is less. The result's rows are those of U, then s, then those of V.
+//! `svd`: A = U diag(s) Vᵀ for each matrix in the last two axes, with as many columns as A has rows or
+//! columns, whichever is less. The result's rows are those of U, then s, then those of V.
 
 use thalweg_core::{View, ViewMut};
 
@@ -28,10 +28,10 @@ impl Primitive for Svd {
         Keep::METAS.and(Keep::OUTPUT)
     }
 
-    /// With F₁ = F ∘ (Uᵀ dU − dUᵀ U), F₂ = F ∘ (Vᵀ dV − dVᵀ V) and Fᵢⱼ = 1 / (sⱼ² − sᵢ²), 0 on the diagonal,
-    /// dA = U (F₁ S + S F₂ + diag(ds)) Vᵀ, plus what leaves the span of U, (1 − U Uᵀ) dU S⁻¹ Vᵀ, and that of
-    /// V, likewise (Townsend, Differentiating the SVD, 2016). Equal singular values have no unique vectors, and
-    /// the gradient of those is not finite.
+    /// With F₁ = F ∘ (Uᵀ dU − dUᵀ U), F₂ = F ∘ (Vᵀ dV − dVᵀ V) and Fᵢⱼ = 1 / (sⱼ² − sᵢ²), 0 on the
+    /// diagonal, dA = U (F₁ S + S F₂ + diag(ds)) Vᵀ, plus what leaves the span of U, (1 − U Uᵀ) dU S⁻¹ Vᵀ,
+    /// and that of V, likewise (Townsend, Differentiating the SVD, 2016). Equal singular values have no
+    /// unique vectors, and the gradient of those is not finite.
     fn grad(&self, g: &Vjp<'_>) -> Grad {
         let [m, n] = [2, 1].map(|i| g.meta(0).shape[g.meta(0).shape.rank() - i]);
         let (u, s, v) = unpack(&g.y(), m);
@@ -83,13 +83,17 @@ fn unpack(all: &Tensor, m: usize) -> (Tensor, Tensor, Tensor) {
 }
 
 impl Tensor {
-    /// U, s and V with A = U diag(s) Vᵀ for each matrix in the last two axes. The singular values descend; U and V
-    /// have as many columns as there are of them, and the largest component of each column of U is positive. Note
-    /// that this is V, as in JAX's `vh` transposed.
+    /// U, s and V with A = U diag(s) Vᵀ for each matrix in the last two axes. The singular values descend;
+    /// U and V have as many columns as there are of them, and the largest component of each column of U is
+    /// positive. Note that this is V, as in JAX's `vh` transposed.
     #[track_caller]
     pub fn svd(&self) -> (Tensor, Tensor, Tensor) {
         if self.rank() < 2 {
-            crate::error::fail(OpError::Rank { op: Svd::NAME, want: "at least 2", shape: self.shape().clone() });
+            crate::error::fail(OpError::Rank {
+                op: Svd::NAME,
+                want: "at least 2",
+                shape: self.shape().clone(),
+            });
         }
         unpack(&run(Svd, &[&self.as_float()]), self.size(-2))
     }

@@ -1,5 +1,5 @@
-//! `svdvals`: the singular values, in descending order, of each matrix in the last two axes. Unlike those of `svd`,
-//! its gradient is finite where singular values are equal.
+//! `svdvals`: the singular values, in descending order, of each matrix in the last two axes. Unlike those
+//! of `svd`, its gradient is finite where singular values are equal.
 
 use thalweg_core::{View, ViewMut};
 
