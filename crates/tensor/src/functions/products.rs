@@ -23,28 +23,6 @@ impl Default for AddmmOptions {
 }
 
 impl Tensor {
-    /// x Wᵀ + b over the last axis: `weight` is (out, in), `bias` (out).
-    ///
-    /// ```
-    /// use thalweg_tensor::Tensor;
-    /// let x = Tensor::from([[1.0f32, 2.0]]);
-    /// let (w, b) = (Tensor::from([[1.0f32, 1.0], [0.0, 2.0]]), Tensor::from([0.5f32, 0.0]));
-    /// assert_eq!(x.linear(&w, Some(&b)).to_vec::<f32>(), [3.5, 4.0]);
-    /// ```
-    #[track_caller]
-    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
-        if weight.rank() != 2 || self.rank() == 0 || self.size(-1) != weight.size(-1) {
-            let hint = "the weight is (out, in) and the last axis of the input must be `in`";
-            let (left, right) = (self.shape().clone(), weight.shape().clone());
-            fail(OpError::Shapes { op: "linear", left, right, hint });
-        }
-        let product = self.matmul(&weight.t());
-        match bias {
-            Some(bias) => product + bias,
-            None => product,
-        }
-    }
-
     /// yₒ = Σᵢⱼ xᵢ wₒᵢⱼ zⱼ + bₒ over the last axes: `weight` is (out, in, other in), `bias` (out).
     #[track_caller]
     pub fn bilinear(&self, other: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {

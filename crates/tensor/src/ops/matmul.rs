@@ -108,24 +108,31 @@ where
     let y = y.dense::<T>();
     let (mut left, mut right, mut out) = (Vec::new(), Vec::new(), vec![0.0f32; PANEL.min(m) * n]);
     for i in 0..n_batch {
-        let (a, b) = (a.get(i), b.get(i));
-        widen(b, 0..k, &mut right);
+        let b = widen(b.get(i), 0..k, &mut right);
         for start in (0..m).step_by(PANEL) {
             let rows = start..m.min(start + PANEL);
             let out = &mut out[..rows.len() * n];
-            widen(a, rows.clone(), &mut left);
-            let (a, b) = (MatRef::row_major(&left, rows.len(), k), MatRef::row_major(&right, k, n));
-            gemm::gemm_f32(a, b, out, n, false);
+            gemm::gemm_f32(widen(a.get(i), rows, &mut left), b, out, n, false);
             cast(out, &mut y[(i * m + start) * n..][..out.len()]);
         }
     }
     true
 }
 
-/// Some rows of a matrix as row-major f32.
-fn widen<T: Element + CastTo<f32>>(x: MatRef<'_, T>, rows: std::ops::Range<usize>, to: &mut Vec<f32>) {
+/// Some rows of a matrix as dense f32, read in the order in which they lie in memory.
+fn widen<'b, T>(x: MatRef<'_, T>, rows: std::ops::Range<usize>, to: &'b mut Vec<f32>) -> MatRef<'b, f32>
+where
+    T: Element + CastTo<f32>,
+{
+    let (n_rows, n_cols) = (rows.len(), x.cols());
     to.clear();
-    to.extend(rows.flat_map(|r| (0..x.cols()).map(move |c| x.at(r, c).cast_to())));
+    if x.col_stride() <= x.row_stride() {
+        to.extend(rows.flat_map(|r| (0..n_cols).map(move |c| x.at(r, c).cast_to())));
+        MatRef::row_major(to, n_rows, n_cols)
+    } else {
+        to.extend((0..n_cols).flat_map(|c| rows.clone().map(move |r| x.at(r, c).cast_to())));
+        MatRef::row_major(to, n_cols, n_rows).t()
+    }
 }
 
 fn reference<W: Wide, T: Element>(a: View<'_>, b: View<'_>, y: &mut ViewMut<'_>, f: impl Fn(W, W, W) -> W) {
@@ -152,6 +159,11 @@ fn batch<'a, T: Element>(x: View<'a>) -> Option<gemm::BatchRef<'a, T>> {
         (rows, cols),
         (matrix[0], matrix[1]),
     ))
+}
+
+/// A matrix as the kernel wants it, unless a stride is negative.
+pub(crate) fn matrix<'a, T: Element>(x: View<'a>) -> Option<MatRef<'a, T>> {
+    batch::<T>(x).map(|x| x.get(0))
 }
 
 /// Batch, rows and columns of a matrix or of a batch of matrices.

@@ -151,6 +151,7 @@ ops! {
     // convolution and windows
     // random numbers
     // composites with a kernel of their own
+    linear::Linear,
     mean::Mean,
     var::Var,
     logsumexp::Logsumexp,
