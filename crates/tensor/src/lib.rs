@@ -30,7 +30,7 @@ pub use autodiff::{
 };
 pub use create::Nested;
 pub use error::OpError;
-pub use functions::{Bag, Padding, Reduce, Unique};
+pub use functions::{AddmmOptions, Bag, MatrixNorm, Padding, Reduce, Unique};
 pub use index::{Ellipsis, Index, Indices, NewAxis, Slice};
 pub use meta::Meta;
 pub use operand::Operand;

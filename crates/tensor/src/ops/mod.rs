@@ -6,14 +6,18 @@
 pub(crate) mod copy;
 mod custom;
 pub(crate) mod elementwise;
+pub(crate) mod factor;
 pub(crate) mod placing;
 mod primitive;
 pub(crate) mod reduction;
 pub mod sample;
+pub(crate) mod scan;
 
 pub use bitwise::Gate;
 pub use compare::Relation;
 pub use custom::{Custom, CustomOp, custom};
+pub use extremum::Extreme;
+pub use fft::Direction;
 pub use placing::Combine;
 pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 pub use slice::Stride;
@@ -122,12 +126,35 @@ ops! {
     search_sorted::SearchSorted,
     // reductions and cumulative ops
     sum::Sum,
+    prod::Prod,
+    extremum::Extremum,
+    arg_extremum::ArgExtremum,
+    cumsum::Cumsum,
+    linear_scan::LinearScan,
+    logcumsumexp::Logcumsumexp,
+    cumulative_arg::CumulativeArg,
     // products
     matmul::Matmul,
     // linear algebra
+    cholesky::Cholesky,
+    solve_triangular::SolveTriangular,
+    solve::Solve,
+    det::Det,
+    cofactor::Cofactor,
+    slogdet::Slogdet,
+    eigh::Eigh,
+    eigvalsh::Eigvalsh,
+    svd::Svd,
+    svdvals::Svdvals,
+    orthonormal::Orthonormal,
+    fft::Fft,
     // convolution and windows
     // random numbers
     // composites with a kernel of their own
+    linear::Linear,
+    mean::Mean,
+    var::Var,
+    logsumexp::Logsumexp,
 }
 
 impl Op {
