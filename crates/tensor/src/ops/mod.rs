@@ -6,11 +6,13 @@
 pub(crate) mod copy;
 mod custom;
 pub(crate) mod elementwise;
+pub(crate) mod placing;
 mod primitive;
 pub(crate) mod reduction;
 pub mod sample;
 
 pub use custom::{Custom, CustomOp, custom};
+pub use placing::Combine;
 pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 pub use slice::Stride;
 
@@ -78,6 +80,10 @@ ops! {
     embed::Embed,
     concat::Concat,
     // gather, scatter, order
+    gather::Gather,
+    scatter::Scatter,
+    index_select::IndexSelect,
+    index_combine::IndexCombine,
     // reductions and cumulative ops
     sum::Sum,
     // products
