@@ -10,6 +10,7 @@ mod autodiff;
 mod backward;
 mod create;
 mod error;
+mod functions;
 mod meta;
 pub mod ops;
 mod param;
@@ -20,14 +21,16 @@ mod tape;
 mod tensor;
 
 pub use apply::apply;
-pub use args::{Axes, Dims};
+pub use args::{Axes, Dims, PerAxis};
 pub use autodiff::{
     Leaf, Pullback, checkpoint, custom_vjp, grad, hessian, hvp, jacobian, jvp, no_grad, try_value_and_grads,
     value_and_grad, vjp, vmap,
 };
 pub use error::OpError;
+pub use functions::images::Interpolation;
 pub use meta::Meta;
 pub use ops::custom;
+pub use ops::{AvgPoolOptions, ConvOptions, ConvTransposeOptions, Divisor, MaxPoolOptions, Padding};
 pub use param::Param;
 pub use scalar::Scalar;
 pub use tensor::Tensor;

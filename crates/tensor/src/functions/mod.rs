@@ -1,0 +1,3 @@
+//! Library functions: plain compositions of ops, by topic.
+
+pub(crate) mod images;
