@@ -12,6 +12,7 @@ mod create;
 mod error;
 mod functions;
 mod meta;
+mod operand;
 pub mod ops;
 mod param;
 mod print;
@@ -29,6 +30,7 @@ pub use autodiff::{
 pub use error::OpError;
 pub use functions::images::Interpolation;
 pub use meta::Meta;
+pub use operand::Operand;
 pub use ops::custom;
 pub use ops::{AvgPoolOptions, ConvOptions, ConvTransposeOptions, Divisor, MaxPoolOptions, Padding};
 pub use param::Param;

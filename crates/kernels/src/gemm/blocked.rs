@@ -20,7 +20,8 @@ const KC: usize = 384;
 /// Rows of A in a task: a block of `MC × KC` takes half of an L2 cache of 512 KB.
 const MC: usize = 192;
 
-/// Largest slab of packed B, in elements. Twice this was slower at 2048³: 8 MB exceed the second-level TLB.
+/// Largest slab of packed B, in elements. Half and twice as much were within the noise of a busy machine,
+/// twice as much on its slow side at 2048³.
 const SLAB: usize = 1 << 20;
 
 /// Multiply-adds below which a second thread costs more than it brings (a few µs of work).

@@ -12,6 +12,7 @@ use thalweg_kernels::stream::split::par_chunks_mut;
 use crate::error::OpError;
 use crate::meta::{Meta, arity, require_float, require_number, require_same_dtype, require_same_shape};
 use crate::ops::primitive::{Grad, Keep, Vjp};
+use crate::tensor::Tensor;
 
 /// Elements that fit the nearest cache together with the operands.
 const TILE: usize = 512;
@@ -49,6 +50,10 @@ pub trait Unary: Sized {
     }
     /// The gradient rule.
     fn grad(g: &Vjp<'_>) -> Grad;
+    /// See [`crate::ops::Primitive::body`].
+    fn body(_x: &Tensor) -> Option<Tensor> {
+        None
+    }
 }
 
 /// A function of two numbers.
@@ -63,9 +68,11 @@ pub trait Binary: Sized {
     const RANGES: [(f64, f64); 2] = [(-2.0, 2.0); 2];
     /// What the rule needs.
     const KEEP: Keep;
+    /// Why [`Binary::int`] has no value.
+    const REFUSAL: &'static str = "integer division by zero";
     /// The function.
     fn float(a: f64, b: f64) -> f64;
-    /// The function on whole numbers; `None` where it has no value (division by zero).
+    /// The function on whole numbers; `None` where it has no value.
     fn int(a: i64, b: i64) -> Option<i64>;
     /// The gradient rule.
     fn grad(g: &Vjp<'_>) -> Grad;
@@ -101,6 +108,9 @@ macro_rules! unary_op {
             }
             fn overwrite(&self, _rest: Option<thalweg_core::View<'_>>, y: &mut thalweg_core::ViewMut<'_>) -> bool {
                 $crate::ops::elementwise::overwrite_unary::<$Name>(y)
+            }
+            fn body(&self, x: &[$crate::tensor::Tensor]) -> Option<$crate::tensor::Tensor> {
+                <$Name as $crate::ops::elementwise::Unary>::body(&x[0])
             }
             fn samples() -> Vec<$crate::ops::sample::Sample> {
                 let (lo, hi) = <$Name as $crate::ops::elementwise::Unary>::RANGE;
@@ -222,7 +232,7 @@ pub(crate) fn eval_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> R
         });
     });
     if refused.into_inner() {
-        return Err(OpError::Value { op: O::NAME, reason: "integer division by zero" });
+        return Err(OpError::Value { op: O::NAME, reason: O::REFUSAL });
     }
     Ok(())
 }
@@ -282,7 +292,7 @@ pub(crate) fn blocks<T, U, const N: usize>(
 
 /// Cuts the work along the first axis that has more than one row, so that each task fills one
 /// straight piece of `y`.
-fn by_leading_axis<U: Element, const N: usize>(
+pub(crate) fn by_leading_axis<U: Element, const N: usize>(
     layouts: [&Layout; N],
     y: &mut [U],
     f: &(dyn Fn([&Layout; N], &mut [U]) + Sync),

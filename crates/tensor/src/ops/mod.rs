@@ -15,6 +15,8 @@ pub mod sample;
 pub(crate) mod single;
 
 pub use avg_pool::{AvgPoolOptions, Divisor};
+pub use bitwise::Gate;
+pub use compare::Relation;
 pub use conv_input::ConvTransposeOptions;
 pub use convolution::{ConvAxis, ConvGeometry, ConvOptions, Padding};
 pub use custom::{Custom, CustomOp, custom};
@@ -76,9 +78,33 @@ ops! {
     div::Div,
     neg::Neg,
     // functions of one number
+    abs::Abs,
+    sign::Sign,
+    square::Square,
+    sqrt::Sqrt,
+    rsqrt::Rsqrt,
+    reciprocal::Reciprocal,
+    powf::Powf,
     exp::Exp,
+    expm1::Expm1,
+    log::Log,
+    log1p::Log1p,
+    sin::Sin,
+    cos::Cos,
+    tanh::Tanh,
+    erf::Erf,
+    sigmoid::Sigmoid,
+    relu::Relu,
     // functions of two numbers
+    pow::Pow,
+    maximum::Maximum,
+    minimum::Minimum,
+    relu_grad::ReluGrad,
     // comparison, choice, conversion
+    compare::Compare,
+    bitwise::Bitwise,
+    select::Select,
+    clamp::Clamp,
     convert::Convert,
     // shape
     reshape::Reshape,
