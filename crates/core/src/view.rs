@@ -19,6 +19,14 @@ impl<'a> View<'a> {
         Self { buffer, layout }
     }
 
+    /// The same memory through another layout.
+    pub fn with_layout<'b>(&self, layout: &'b Layout) -> View<'b>
+    where
+        'a: 'b,
+    {
+        View::new(self.buffer, layout)
+    }
+
     /// The dtype.
     pub fn dtype(&self) -> DType {
         self.buffer.dtype()

@@ -6,6 +6,7 @@ use thalweg_kernels::conv;
 
 use crate::args::PerAxis;
 use crate::error::OpError;
+use crate::ops::rowwise::widened;
 
 /// How windows lie along one spatial axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -197,9 +198,6 @@ pub(crate) fn reference(
     places: impl Fn([usize; 3]) -> [usize; 3],
 ) {
     let mut sums = vec![0.0f64; y.shape().numel()];
-    let widened = |v: View<'_>| -> Vec<f64> {
-        with_dtype!(v.dtype(), T => v.iter::<T>().map(|v| v.to_f64()).collect())
-    };
     let (a, b) = (widened(a), widened(b));
     conv::naive::for_each_product(c, |x, w, y| {
         let [a_at, b_at, y_at] = places([x, w, y]);

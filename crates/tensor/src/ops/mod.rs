@@ -11,7 +11,9 @@ pub(crate) mod placing;
 pub(crate) mod pooling;
 mod primitive;
 pub(crate) mod reduction;
+pub(crate) mod rowwise;
 pub mod sample;
+pub(crate) mod scan;
 pub(crate) mod single;
 
 pub use avg_pool::{AvgPoolOptions, Divisor};
@@ -20,6 +22,7 @@ pub use compare::Relation;
 pub use conv_input::ConvTransposeOptions;
 pub use convolution::{ConvAxis, ConvGeometry, ConvOptions, Padding};
 pub use custom::{Custom, CustomOp, custom};
+pub use extremum::Extreme;
 pub use max_pool::MaxPoolOptions;
 pub use placing::Combine;
 pub use pooling::PoolAxis;
@@ -120,6 +123,13 @@ ops! {
     index_combine::IndexCombine,
     // reductions and cumulative ops
     sum::Sum,
+    prod::Prod,
+    extremum::Extremum,
+    arg_extremum::ArgExtremum,
+    cumsum::Cumsum,
+    linear_scan::LinearScan,
+    logcumsumexp::Logcumsumexp,
+    cumulative_arg::CumulativeArg,
     // products
     matmul::Matmul,
     // linear algebra
@@ -136,6 +146,17 @@ ops! {
     avg_pool_grad::AvgPoolGrad,
     // random numbers
     // composites with a kernel of their own
+    mean::Mean,
+    var::Var,
+    logsumexp::Logsumexp,
+    softmax::Softmax,
+    softmax_grad::SoftmaxGrad,
+    log_softmax::LogSoftmax,
+    log_softmax_grad::LogSoftmaxGrad,
+    layer_norm::LayerNorm,
+    layer_norm_grad::LayerNormGrad,
+    rms_norm::RmsNorm,
+    rms_norm_grad::RmsNormGrad,
 }
 
 impl Op {
