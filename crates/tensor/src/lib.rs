@@ -28,7 +28,13 @@ pub use autodiff::{
     value_and_grad, vjp, vmap,
 };
 pub use error::OpError;
+pub use functions::attention::{AttentionOptions, MultiHeadAttention};
+pub use functions::classification::CrossEntropyOptions;
+pub use functions::ctc::CtcOptions;
 pub use functions::images::Interpolation;
+pub use functions::losses::{BceOptions, GaussianNllOptions, PoissonNllOptions, Reduction, TripletOptions};
+pub use functions::norms::BatchNormOptions;
+pub use functions::recurrent::CellWeights;
 pub use meta::Meta;
 pub use operand::Operand;
 pub use ops::custom;
