@@ -6,6 +6,7 @@
 
 pub mod conv;
 pub mod gemm;
+pub mod philox;
 pub mod math;
 pub mod rows;
 pub mod simd;

@@ -16,6 +16,8 @@ use crate::tensor::Tensor;
 
 /// Elements that fit the nearest cache together with the operands.
 const TILE: usize = 512;
+/// Tiles of this size serve operands that have no more elements.
+const SMALL: usize = 32;
 /// Elements per parallel task: enough to outweigh waking a thread.
 pub(crate) const GRAIN: usize = 32 << 10;
 
@@ -145,6 +147,9 @@ macro_rules! binary_op {
             }
             fn fast(&self, x: &[thalweg_core::View<'_>], y: &mut thalweg_core::ViewMut<'_>) -> bool {
                 $crate::ops::elementwise::fast_binary::<$Name>([x[0], x[1]], y)
+            }
+            fn takes_numbers(&self) -> bool {
+                true
             }
             fn reuses(&self) -> u32 {
                 1
@@ -281,13 +286,60 @@ pub(crate) fn blocks<T, U, const N: usize>(
     T: Element + Default,
     U: Element,
 {
-    let dense = x.map(|v| v.dense::<T>());
-    if dense.iter().all(Option::is_some) {
-        let dense = dense.map(|d| d.expect("checked just above"));
-        return par_chunks_mut(y, GRAIN, |start, y| f(dense.map(|d| &d[start..start + y.len()]), y));
+    let straight = x.map(Operand::<T>::of);
+    if straight.iter().all(Option::is_some) {
+        let straight = straight.map(|o| o.expect("checked just above"));
+        // Zeroing two full tiles would cost more than a small op.
+        return match y.len() {
+            n if n <= SMALL => straight_blocks::<T, U, N, SMALL>(straight, 0, y, &f),
+            _ => {
+                par_chunks_mut(y, GRAIN, |start, y| straight_blocks::<T, U, N, TILE>(straight, start, y, &f))
+            }
+        };
     }
     let memory = x.map(|v| v.memory::<T>());
-    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| straight_runs(memory, layouts, y, &f));
+    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| match y.len() {
+        n if n <= SMALL => straight_runs::<T, U, N, SMALL>(memory, layouts, y, &f),
+        _ => straight_runs::<T, U, N, TILE>(memory, layouts, y, &f),
+    });
+}
+
+/// An operand that needs no walk over its layout.
+#[derive(Clone, Copy)]
+enum Operand<'a, T> {
+    /// In row-major order.
+    Dense(&'a [T]),
+    /// One number everywhere.
+    Uniform(T),
+}
+
+impl<'a, T: Element> Operand<'a, T> {
+    fn of(x: View<'a>) -> Option<Self> {
+        // A scalar counts as uniform: it may stand for a constant of any shape.
+        if x.layout().strides().iter().all(|&s| s == 0) {
+            return Some(Operand::Uniform(x.memory()[x.layout().offset()]));
+        }
+        x.dense().map(Operand::Dense)
+    }
+}
+
+fn straight_blocks<T: Element + Default, U: Element, const N: usize, const TILE: usize>(
+    x: [Operand<'_, T>; N],
+    start: usize,
+    y: &mut [U],
+    f: &impl Fn([&[T]; N], &mut [U]),
+) {
+    let dense = x.map(|o| if let Operand::Dense(d) = o { Some(&d[start..start + y.len()]) } else { None });
+    if dense.iter().all(Option::is_some) {
+        return f(dense.map(|d| d.expect("checked just above")), y);
+    }
+    let tiles: [[T; TILE]; N] =
+        x.map(|o| if let Operand::Uniform(v) = o { [v; TILE] } else { [T::default(); TILE] });
+    for (i, y) in y.chunks_mut(TILE).enumerate() {
+        let at = i * TILE;
+        let piece = |k: usize| dense[k].map_or(&tiles[k][..y.len()], |d| &d[at..at + y.len()]);
+        f(std::array::from_fn(piece), y);
+    }
 }
 
 /// Cuts the work along the first axis that has more than one row, so that each task fills one
@@ -308,7 +360,7 @@ pub(crate) fn by_leading_axis<U: Element, const N: usize>(
     });
 }
 
-fn straight_runs<T: Element + Default, U: Element, const N: usize>(
+fn straight_runs<T: Element + Default, U: Element, const N: usize, const TILE: usize>(
     memory: [&[T]; N],
     layouts: [&Layout; N],
     y: &mut [U],
