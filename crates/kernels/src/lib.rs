@@ -6,8 +6,8 @@
 
 pub mod conv;
 pub mod gemm;
-pub mod philox;
 pub mod math;
+pub mod philox;
 pub mod rows;
 pub mod simd;
 pub mod stream;

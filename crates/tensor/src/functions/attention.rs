@@ -75,7 +75,7 @@ impl Tensor {
             fail(OpError::Rank { op, want: "3 (queries, batch, width)", shape: self.shape().clone() });
         };
         if weights.heads == 0
-            || width % weights.heads != 0
+            || !width.is_multiple_of(weights.heads)
             || weights.in_weight.shape()[..] != [3 * width, width]
         {
             let hint =
@@ -106,7 +106,7 @@ impl Tensor {
     #[track_caller]
     pub fn rotary(&self, cos: &Tensor, sin: &Tensor) -> Tensor {
         let width = self.size(-1);
-        if width % 2 != 0 || cos.size(-1) != width / 2 || cos.shape() != sin.shape() {
+        if !width.is_multiple_of(2) || cos.size(-1) != width / 2 || cos.shape() != sin.shape() {
             let hint = "cos and sin have half the width of the operand, which is even";
             fail(OpError::Shapes {
                 op: "rotary",
@@ -196,7 +196,7 @@ fn shared_heads(op: &'static str, q: &Tensor, k: &Tensor) -> Tensor {
         bad("shared heads need an axis of heads (third to last)");
     }
     let (heads, shared) = (q.size(-3), k.size(-3));
-    if shared == 0 || heads % shared != 0 {
+    if shared == 0 || !heads.is_multiple_of(shared) {
         bad("the heads of queries (third to last axis) must be a multiple of those of keys and values");
     }
     let lead = k.rank() - 3;

@@ -117,7 +117,7 @@ impl Tensor {
     pub fn pixel_shuffle(&self, r: usize) -> Tensor {
         let op = "pixel_shuffle";
         let (lead, [c, h, w]) = image(op, self);
-        if r == 0 || c % (r * r) != 0 {
+        if r == 0 || !c.is_multiple_of(r * r) {
             let need = "the number of channels must be a multiple of r²";
             fail(OpError::Argument {
                 op,
@@ -136,7 +136,7 @@ impl Tensor {
     pub fn pixel_unshuffle(&self, r: usize) -> Tensor {
         let op = "pixel_unshuffle";
         let (lead, [c, h, w]) = image(op, self);
-        if r == 0 || h % r != 0 || w % r != 0 {
+        if r == 0 || !h.is_multiple_of(r) || !w.is_multiple_of(r) {
             let need = "height and width must be multiples of r";
             fail(OpError::Argument {
                 op,

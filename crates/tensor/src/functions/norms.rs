@@ -173,7 +173,7 @@ fn by_group(
     eps: f64,
 ) -> Tensor {
     let column = channel_shape(op, x);
-    if groups == 0 || x.size(1) % groups != 0 {
+    if groups == 0 || !x.size(1).is_multiple_of(groups) {
         let need = "the number of channels (axis 1) must be a multiple of the number of groups";
         fail(OpError::Argument {
             op,

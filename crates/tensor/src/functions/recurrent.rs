@@ -22,12 +22,12 @@ pub struct CellWeights<'a> {
 impl CellWeights<'_> {
     /// The part of all gates that comes from the input, for any number of time steps at once.
     #[track_caller]
-    fn from_input(&self, x: &Tensor) -> Tensor {
+    fn input_part(&self, x: &Tensor) -> Tensor {
         linear(x, self.input, self.input_bias)
     }
 
     #[track_caller]
-    fn from_hidden(&self, h: &Tensor) -> Tensor {
+    fn hidden_part(&self, h: &Tensor) -> Tensor {
         linear(h, self.hidden, self.hidden_bias)
     }
 
@@ -75,14 +75,14 @@ impl Tensor {
     #[track_caller]
     pub fn lstm_cell(&self, h: &Tensor, c: &Tensor, weights: &CellWeights<'_>) -> (Tensor, Tensor) {
         weights.check("lstm_cell", self, h, 4);
-        lstm_step(&(weights.from_input(self) + weights.from_hidden(h)), c)
+        lstm_step(&(weights.input_part(self) + weights.hidden_part(h)), c)
     }
 
     /// One step of a GRU: the next hidden state. self: (batch, input); h: (batch, hidden).
     #[track_caller]
     pub fn gru_cell(&self, h: &Tensor, weights: &CellWeights<'_>) -> Tensor {
         weights.check("gru_cell", self, h, 3);
-        gru_step(&weights.from_input(self), &weights.from_hidden(h), h)
+        gru_step(&weights.input_part(self), &weights.hidden_part(h), h)
     }
 
     /// One step of a plain RNN, tanh(w x + u h): the next hidden state. self: (batch, input);
@@ -90,7 +90,7 @@ impl Tensor {
     #[track_caller]
     pub fn rnn_tanh_cell(&self, h: &Tensor, weights: &CellWeights<'_>) -> Tensor {
         weights.check("rnn_tanh_cell", self, h, 1);
-        (weights.from_input(self) + weights.from_hidden(h)).tanh()
+        (weights.input_part(self) + weights.hidden_part(h)).tanh()
     }
 
     /// An LSTM over time. self: (time, batch, input); h, c: (layers · directions, batch, hidden);
@@ -110,9 +110,9 @@ impl Tensor {
         let (y, hidden) = network(self, weights, bidirectional, |x, k, w| {
             let (mut h, mut c) = (h.select(0, k), c.select(0, k));
             w.check("lstm", x, &h, 4);
-            let from_input = w.from_input(x);
+            let from_input = w.input_part(x);
             let mut step = |t: usize| {
-                (h, c) = lstm_step(&(from_input.select(0, t as isize) + w.from_hidden(&h)), &c);
+                (h, c) = lstm_step(&(from_input.select(0, t as isize) + w.hidden_part(&h)), &c);
                 h.clone()
             };
             let states = in_time(x.size(0), bidirectional && k % 2 == 1, &mut step);
@@ -129,9 +129,9 @@ impl Tensor {
         network(self, weights, bidirectional, |x, k, w| {
             let mut h = h.select(0, k);
             w.check("gru", x, &h, 3);
-            let from_input = w.from_input(x);
+            let from_input = w.input_part(x);
             let mut step = |t: usize| {
-                h = gru_step(&from_input.select(0, t as isize), &w.from_hidden(&h), &h);
+                h = gru_step(&from_input.select(0, t as isize), &w.hidden_part(&h), &h);
                 h.clone()
             };
             in_time(x.size(0), bidirectional && k % 2 == 1, &mut step)
@@ -142,7 +142,7 @@ impl Tensor {
 #[track_caller]
 fn check_network(op: &'static str, x: &Tensor, h: &Tensor, n_cells: usize, bidirectional: bool) {
     let fits = x.rank() == 3 && h.rank() == 3 && h.size(0) == n_cells && h.size(1) == x.size(1);
-    if !fits || n_cells == 0 || (bidirectional && n_cells % 2 != 0) || x.size(0) == 0 {
+    if !fits || n_cells == 0 || (bidirectional && !n_cells.is_multiple_of(2)) || x.size(0) == 0 {
         let hint = "x is (time, batch, input) and a state is (one per entry of the weights, batch, hidden)";
         fail(OpError::Shapes { op, left: x.shape().clone(), right: h.shape().clone(), hint });
     }

@@ -48,7 +48,7 @@ impl Divisor {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AvgPool {
     /// The windows along the last axes.
-    pub axes: smallvec::SmallVec<[PoolAxis; 3]>,
+    pub axes: Box<[PoolAxis]>,
     /// By what sums are divided.
     pub divisor: Divisor,
 }

@@ -18,7 +18,7 @@ use crate::ops::{AvgPool, single};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AvgPoolGrad {
     /// The windows along the last axes.
-    pub axes: SmallVec<[PoolAxis; 3]>,
+    pub axes: Box<[PoolAxis]>,
     /// By what sums are divided.
     pub divisor: Divisor,
     /// The sizes of the axes that were pooled.
@@ -84,7 +84,7 @@ impl Primitive for AvgPoolGrad {
 
     fn samples() -> Vec<Sample> {
         let with = |divisor| {
-            let op = move |axes: SmallVec<[PoolAxis; 3]>, x: &Shape| {
+            let op = move |axes: Box<[PoolAxis]>, x: &Shape| {
                 let input = x[x.rank() - axes.len()..].into();
                 AvgPoolGrad { axes, divisor, input }
             };

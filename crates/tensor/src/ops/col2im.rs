@@ -112,7 +112,7 @@ impl Tensor {
         let geometry = or_fail(options.geometry(op, self.shape(), &kernel));
         let taps = kernel.iter().fold(1usize, |n, &k| n.saturating_mul(k));
         let x = if self.rank() == 2 { self.unsqueeze(0) } else { self.clone() };
-        if x.rank() != 3 || taps == 0 || x.size(1) % taps != 0 {
+        if x.rank() != 3 || taps == 0 || !x.size(1).is_multiple_of(taps) {
             let hint = "axis 1 of the columns must be channels times the elements of a window";
             fail(OpError::Shapes { op, left: self.shape().clone(), right: kernel.iter().copied().collect(), hint });
         }

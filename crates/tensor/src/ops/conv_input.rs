@@ -156,7 +156,7 @@ fn transpose(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, options: &ConvTransp
             fail(OpError::Rank { op, want, shape: x.shape().clone() });
         }
         let (axes, input) = or_fail(options.axes(op, x.shape(), &w.shape()[2..]));
-        let geometry = ConvGeometry { axes, groups: options.groups };
+        let geometry = ConvGeometry { axes: axes.into(), groups: options.groups };
         with_bias(op, run(ConvInput { geometry, input }, &[x, w]), bias)
     })
 }
@@ -165,13 +165,13 @@ type Sizes = SmallVec<[usize; 3]>;
 
 impl ConvTransposeOptions {
     /// The axes of the convolution that this is the transpose of, and the sizes of its input.
-    fn axes(&self, op: &'static str, x: &Shape, kernel: &[usize]) -> Result<(SmallVec<[ConvAxis; 3]>, Sizes), OpError> {
+    fn axes(&self, op: &'static str, x: &Shape, kernel: &[usize]) -> Result<(Vec<ConvAxis>, Sizes), OpError> {
         let n = kernel.len();
         let stride = self.stride.list(op, "stride", n, x)?;
         let padding = self.padding.list(op, "padding", n, x)?;
         let extra = self.output_padding.list(op, "output_padding", n, x)?;
         let dilation = self.dilation.list(op, "dilation", n, x)?;
-        let (mut axes, mut input) = (SmallVec::new(), SmallVec::new());
+        let (mut axes, mut input) = (Vec::new(), SmallVec::new());
         for i in 0..n {
             let error = |name, value: usize, need| {
                 Err(OpError::Argument { op, name, value: value.to_string(), shape: x.clone(), need })

@@ -22,8 +22,8 @@ pub struct ConvAxis {
 /// How windows lie, and which channels see each other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvGeometry {
-    /// One entry per spatial axis: one to three.
-    pub axes: SmallVec<[ConvAxis; 3]>,
+    /// One entry per spatial axis: one to three. Boxed, since every op pays for the largest one.
+    pub axes: Box<[ConvAxis]>,
     /// Groups of channels that do not see each other.
     pub groups: usize,
 }
@@ -128,7 +128,7 @@ impl ConvGeometry {
             }
         }
         let misfit = |hint| OpError::Shapes { op, left: x.clone(), right: w.clone(), hint };
-        if self.groups == 0 || w[0] % self.groups != 0 {
+        if self.groups == 0 || !w[0].is_multiple_of(self.groups) {
             return Err(misfit(
                 "the first axis of the weight (output channels) must be a multiple of `groups`",
             ));

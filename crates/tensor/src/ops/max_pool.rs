@@ -17,7 +17,7 @@ use crate::tensor::Tensor;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MaxPool {
     /// The windows along the last axes.
-    pub axes: smallvec::SmallVec<[PoolAxis; 3]>,
+    pub axes: Box<[PoolAxis]>,
 }
 
 /// The result of choosing one element per window.

@@ -17,7 +17,7 @@ use crate::ops::{MaxPoolIndices, single};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MaxPoolGrad {
     /// The windows along the last axes.
-    pub axes: smallvec::SmallVec<[PoolAxis; 3]>,
+    pub axes: Box<[PoolAxis]>,
 }
 
 impl Primitive for MaxPoolGrad {

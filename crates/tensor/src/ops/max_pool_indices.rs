@@ -14,7 +14,7 @@ use crate::ops::sample::{Draw, Sample};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MaxPoolIndices {
     /// The windows along the last axes.
-    pub axes: smallvec::SmallVec<[PoolAxis; 3]>,
+    pub axes: Box<[PoolAxis]>,
 }
 
 impl Primitive for MaxPoolIndices {

@@ -2,7 +2,6 @@
 //!
 //! Pooled are the last one to three axes; every axis before them only counts planes.
 
-use smallvec::SmallVec;
 use thalweg_core::Shape;
 
 use crate::args::PerAxis;
@@ -33,8 +32,8 @@ pub enum PoolAxis {
     },
 }
 
-/// One to three axes.
-pub(crate) type PoolAxes = SmallVec<[PoolAxis; 3]>;
+/// One to three axes. Boxed, since every op pays for the largest one.
+pub(crate) type PoolAxes = Box<[PoolAxis]>;
 
 /// The input positions of one window that are in no padding: `start`, `start + step`, …
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
