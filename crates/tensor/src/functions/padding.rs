@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 
 /// What stands beyond the edges.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Padding {
+pub enum PadMode {
     /// A number.
     Constant(f64),
     /// The elements mirrored at the edge, which is not repeated.
@@ -26,13 +26,13 @@ impl Tensor {
     /// the last axis as in PyTorch; negative amounts cut.
     ///
     /// ```
-    /// use thalweg_tensor::{Padding, Tensor};
+    /// use thalweg_tensor::{PadMode, Tensor};
     /// let x = Tensor::from([1.0f32, 2.0, 3.0]);
-    /// assert_eq!(x.pad(&[1, -1], Padding::Constant(9.0)).to_vec::<f32>(), [9.0, 1.0, 2.0]);
-    /// assert_eq!(x.pad(&[2, 1], Padding::Reflect).to_vec::<f32>(), [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]);
+    /// assert_eq!(x.pad(&[1, -1], PadMode::Constant(9.0)).to_vec::<f32>(), [9.0, 1.0, 2.0]);
+    /// assert_eq!(x.pad(&[2, 1], PadMode::Reflect).to_vec::<f32>(), [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]);
     /// ```
     #[track_caller]
-    pub fn pad(&self, pads: &[isize], padding: Padding) -> Tensor {
+    pub fn pad(&self, pads: &[isize], padding: PadMode) -> Tensor {
         let bad = |need| -> ! {
             let (value, shape) = (format!("{pads:?}"), self.shape().clone());
             fail(OpError::Argument { op: "pad", name: "pads", value, shape, need })
@@ -50,19 +50,19 @@ impl Tensor {
                 bad("an axis cannot be cut by more than its size");
             }
             match padding {
-                Padding::Reflect if before.max(after) >= d.max(1) as isize => {
+                PadMode::Reflect if before.max(after) >= d.max(1) as isize => {
                     bad("a mirror shows less than the axis: reflect by at most its size less one");
                 }
-                Padding::Circular if before.max(after) > d as isize => {
+                PadMode::Circular if before.max(after) > d as isize => {
                     bad("one turn at most: wrap by at most the size of the axis");
                 }
-                Padding::Replicate if d == 0 && before.max(after) > 0 => {
+                PadMode::Replicate if d == 0 && before.max(after) > 0 => {
                     bad("an axis without elements has no edge to repeat");
                 }
                 _ => {}
             }
         }
-        if let Padding::Constant(value) = padding {
+        if let PadMode::Constant(value) = padding {
             return self.pad_constant(ends, value);
         }
         (0..self.rank()).fold(self.clone(), |x, axis| {
@@ -71,9 +71,9 @@ impl Tensor {
                 return x;
             }
             let source = |i: isize| match padding {
-                Padding::Reflect if i < 0 => -i,
-                Padding::Reflect if i >= n => 2 * (n - 1) - i,
-                Padding::Circular => i.rem_euclid(n.max(1)),
+                PadMode::Reflect if i < 0 => -i,
+                PadMode::Reflect if i >= n => 2 * (n - 1) - i,
+                PadMode::Circular => i.rem_euclid(n.max(1)),
                 _ => i.clamp(0, (n - 1).max(0)),
             };
             let index: Vec<i64> = (-before..n + after).map(|i| source(i) as i64).collect();
