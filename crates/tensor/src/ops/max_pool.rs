@@ -45,7 +45,7 @@ pub(crate) fn arg_max<T: Element>(x: &[T], positions: impl Iterator<Item = usize
 }
 
 /// Calls `f(plane, output, input)` with the position of each window's maximum within its plane.
-pub(crate) fn for_each_max(x: View<'_>, w: &Windows, mut f: impl FnMut(usize, usize, usize)) {
+pub(crate) fn for_each_max(x: View<'_>, w: &Windows, f: &mut dyn FnMut(usize, usize, usize)) {
     with_dtype!(x.dtype(), T => {
         let x: Vec<T> = x.iter().collect();
         for (plane, x) in x.chunks_exact(w.inputs().max(1)).enumerate() {
@@ -77,7 +77,7 @@ impl Primitive for MaxPool {
         with_dtype!(y.dtype(), T => {
             let dense: Vec<T> = x[0].iter().collect();
             let (n_in, n_out, y) = (w.inputs(), w.outputs(), y.dense::<T>());
-            for_each_max(x[0], &w, |plane, out, at| y[plane * n_out + out] = dense[plane * n_in + at]);
+            for_each_max(x[0], &w, &mut |plane, out, at| y[plane * n_out + out] = dense[plane * n_in + at]);
         });
         Ok(())
     }

@@ -59,7 +59,7 @@ impl Primitive for MaxPoolGrad {
         let mut sums = vec![0.0f64; y.shape().numel()];
         with_dtype!(y.dtype(), T => {
             let dy: Vec<T> = x[1].iter().collect();
-            for_each_max(x[0], &w, |plane, out, at| sums[plane * n_in + at] += dy[plane * n_out + out].to_f64());
+            for_each_max(x[0], &w, &mut |plane, out, at| sums[plane * n_in + at] += dy[plane * n_out + out].to_f64());
             y.dense::<T>().iter_mut().zip(&sums).for_each(|(y, &s)| *y = T::from_f64(s));
         });
         Ok(())

@@ -36,7 +36,7 @@ impl Primitive for MaxPoolIndices {
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         let w = pooling::checked(Self::NAME, x[0].shape(), &self.axes);
         let (n_out, y) = (w.outputs(), y.dense::<i64>());
-        for_each_max(x[0], &w, |plane, out, at| y[plane * n_out + out] = at as i64);
+        for_each_max(x[0], &w, &mut |plane, out, at| y[plane * n_out + out] = at as i64);
         Ok(())
     }
 
