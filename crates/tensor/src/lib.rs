@@ -10,6 +10,7 @@ mod autodiff;
 mod backward;
 mod create;
 mod error;
+mod functions;
 mod meta;
 mod operand;
 pub mod ops;

@@ -188,11 +188,16 @@ pub(crate) fn infer_binary<O: Binary>(x: &[&Meta]) -> Result<Meta, OpError> {
 }
 
 pub(crate) fn eval_unary<O: Unary>(x: View<'_>, y: &mut ViewMut<'_>) {
-    if x.dtype().is_float() {
+    if x.dtype().is_float() || O::DOMAIN == Domain::Float {
         through::<f64, f64, 1>([x], y, |[x], y| map(x, y, O::float));
     } else {
         through::<i64, i64, 1>([x], y, |[x], y| map(x, y, O::int));
     }
+}
+
+/// A function of one float, carried to a whole tensor through f64.
+pub(crate) fn map_float(x: View<'_>, y: &mut ViewMut<'_>, f: impl Fn(f64) -> f64 + Sync) {
+    through::<f64, f64, 1>([x], y, |[x], y| map(x, y, &f));
 }
 
 pub(crate) fn fast_unary<O: Unary>(x: View<'_>, y: &mut ViewMut<'_>) -> bool {
@@ -271,13 +276,27 @@ pub(crate) fn overwrite_binary<O: Binary>(b: View<'_>, y: &mut ViewMut<'_>) -> b
     true
 }
 
+/// A function on matching pieces of operands and result. Behind a pointer, so that the walk around it
+/// is compiled once per dtype and not once per op: one call per piece costs nothing, a copy of the walk
+/// per op costs minutes of compilation.
+type OnPieces<'f, T, U, const N: usize> = &'f (dyn Fn([&[T]; N], &mut [U]) + Sync);
+
 /// Calls `f` on matching straight pieces of operands of dtype `T` and of the result. Operands that
 /// do not lie straight are copied into a tile first.
+#[inline]
 pub(crate) fn blocks<T, U, const N: usize>(
     x: [View<'_>; N],
     y: &mut [U],
     f: impl Fn([&[T]; N], &mut [U]) + Sync,
 ) where
+    T: Element + Default,
+    U: Element,
+{
+    walk_blocks(x, y, &f);
+}
+
+fn walk_blocks<T, U, const N: usize>(x: [View<'_>; N], y: &mut [U], f: OnPieces<'_, T, U, N>)
+where
     T: Element + Default,
     U: Element,
 {
@@ -287,7 +306,7 @@ pub(crate) fn blocks<T, U, const N: usize>(
         return par_chunks_mut(y, GRAIN, |start, y| f(dense.map(|d| &d[start..start + y.len()]), y));
     }
     let memory = x.map(|v| v.memory::<T>());
-    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| straight_runs(memory, layouts, y, &f));
+    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| straight_runs(memory, layouts, y, f));
 }
 
 /// Cuts the work along the first axis that has more than one row, so that each task fills one
@@ -312,7 +331,7 @@ fn straight_runs<T: Element + Default, U: Element, const N: usize>(
     memory: [&[T]; N],
     layouts: [&Layout; N],
     y: &mut [U],
-    f: &impl Fn([&[T]; N], &mut [U]),
+    f: OnPieces<'_, T, U, N>,
 ) {
     let mut tiles = [[T::default(); TILE]; N];
     let mut rest = y;
@@ -383,10 +402,19 @@ impl Wide for bool {
 }
 
 /// Calls `f` on tiles that were converted to `W` on the way in and from `V` on the way out.
+#[inline]
 pub(crate) fn through<W: Wide, V: Wide, const N: usize>(
     x: [View<'_>; N],
     y: &mut ViewMut<'_>,
     f: impl Fn([&[W]; N], &mut [V]) + Sync,
+) {
+    walk_through(x, y, &f);
+}
+
+fn walk_through<W: Wide, V: Wide, const N: usize>(
+    x: [View<'_>; N],
+    y: &mut ViewMut<'_>,
+    f: OnPieces<'_, W, V, N>,
 ) {
     let layouts = x.map(|v| v.layout());
     with_dtype!(y.dtype(), Y => by_leading_axis(layouts, y.dense::<Y>(), &|layouts, y| {
