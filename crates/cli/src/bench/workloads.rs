@@ -1,5 +1,6 @@
 //! The workloads. `benches/peers/bench_torch_ops.py` has the same ones under the same names.
 
+use thalweg::MaxPoolOptions;
 use thalweg::prelude::*;
 
 use super::clock::{Timing, time};
@@ -55,7 +56,7 @@ pub fn all() -> Vec<Workload> {
         }),
         w("stream", "max_pool", || {
             let x = random(&[64, 64, 64, 64]);
-            time(1, || x.max_pool2d(2))
+            time(1, || x.max_pool2d(2, &MaxPoolOptions::default()))
         }),
     ]
 }

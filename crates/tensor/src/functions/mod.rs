@@ -1,10 +1,12 @@
 //! Functions that are a few ops each, by topic.
 
+mod activations;
 pub(crate) mod attention;
 pub(crate) mod classification;
 pub(crate) mod ctc;
 mod distances;
 mod einsum;
+mod elementary;
 pub(crate) mod images;
 mod linalg;
 pub(crate) mod losses;

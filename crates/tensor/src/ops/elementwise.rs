@@ -193,11 +193,16 @@ pub(crate) fn infer_binary<O: Binary>(x: &[&Meta]) -> Result<Meta, OpError> {
 }
 
 pub(crate) fn eval_unary<O: Unary>(x: View<'_>, y: &mut ViewMut<'_>) {
-    if x.dtype().is_float() {
+    if x.dtype().is_float() || O::DOMAIN == Domain::Float {
         through::<f64, f64, 1>([x], y, |[x], y| map(x, y, O::float));
     } else {
         through::<i64, i64, 1>([x], y, |[x], y| map(x, y, O::int));
     }
+}
+
+/// A function of one float, carried to a whole tensor through f64.
+pub(crate) fn map_float(x: View<'_>, y: &mut ViewMut<'_>, f: impl Fn(f64) -> f64 + Sync) {
+    through::<f64, f64, 1>([x], y, |[x], y| map(x, y, &f));
 }
 
 pub(crate) fn fast_unary<O: Unary>(x: View<'_>, y: &mut ViewMut<'_>) -> bool {
@@ -439,6 +444,7 @@ impl Wide for bool {
 }
 
 /// Calls `f` on tiles that were converted to `W` on the way in and from `V` on the way out.
+#[inline]
 pub(crate) fn through<W: Wide, V: Wide, const N: usize>(
     x: [View<'_>; N],
     y: &mut ViewMut<'_>,
