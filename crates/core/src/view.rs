@@ -50,6 +50,15 @@ impl<'a> View<'a> {
         })
     }
 
+    /// The bytes of the elements in row-major order, if they lie so in memory.
+    pub fn dense_bytes(&self) -> Option<&'a [u8]> {
+        let size = self.dtype().size();
+        let (start, n) = (self.layout.offset(), self.layout.numel());
+        self.layout
+            .is_contiguous()
+            .then(|| if n == 0 { &[][..] } else { &self.buffer.bytes()[start * size..(start + n) * size] })
+    }
+
     /// The elements in row-major order.
     pub fn iter<T: Element>(&self) -> impl ExactSizeIterator<Item = T> + 'a {
         let memory = self.memory::<T>();

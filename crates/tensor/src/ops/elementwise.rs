@@ -16,6 +16,8 @@ use crate::tensor::Tensor;
 
 /// Elements that fit the nearest cache together with the operands.
 const TILE: usize = 512;
+/// Tiles of this size serve operands that have no more elements.
+const SMALL: usize = 32;
 /// Elements per parallel task: enough to outweigh waking a thread.
 pub(crate) const GRAIN: usize = 32 << 10;
 
@@ -146,6 +148,9 @@ macro_rules! binary_op {
             fn fast(&self, x: &[thalweg_core::View<'_>], y: &mut thalweg_core::ViewMut<'_>) -> bool {
                 $crate::ops::elementwise::fast_binary::<$Name>([x[0], x[1]], y)
             }
+            fn takes_numbers(&self) -> bool {
+                true
+            }
             fn reuses(&self) -> u32 {
                 1
             }
@@ -273,33 +278,72 @@ pub(crate) fn overwrite_binary<O: Binary>(b: View<'_>, y: &mut ViewMut<'_>) -> b
 
 /// Calls `f` on matching straight pieces of operands of dtype `T` and of the result. Operands that
 /// do not lie straight are copied into a tile first.
-pub(crate) fn blocks<T, U, const N: usize>(
+pub(crate) fn blocks<T: Element + Default, U: Element, const N: usize>(
     x: [View<'_>; N],
     y: &mut [U],
     f: impl Fn([&[T]; N], &mut [U]) + Sync,
-) where
-    T: Element + Default,
-    U: Element,
-{
-    each_block(x, y, &f);
+) {
+    blocks_dyn(x, y, &f);
 }
 
-/// A function of one block, called through a pointer: the walk is then compiled once per dtype
-/// instead of once per op, and a call per block costs nothing that could be measured.
-type Block<'a, T, U, const N: usize> = &'a (dyn Fn([&[T]; N], &mut [U]) + Sync);
-
-fn each_block<T, U, const N: usize>(x: [View<'_>; N], y: &mut [U], f: Block<'_, T, U, N>)
-where
-    T: Element + Default,
-    U: Element,
-{
-    let dense = x.map(|v| v.dense::<T>());
-    if dense.iter().all(Option::is_some) {
-        let dense = dense.map(|d| d.expect("checked just above"));
-        return par_chunks_mut(y, GRAIN, |start, y| f(dense.map(|d| &d[start..start + y.len()]), y));
+/// One instance for all ops: with `f` as a type parameter, every op would compile these loops anew.
+fn blocks_dyn<T: Element + Default, U: Element, const N: usize>(
+    x: [View<'_>; N],
+    y: &mut [U],
+    f: &(dyn Fn([&[T]; N], &mut [U]) + Sync),
+) {
+    let straight = x.map(Operand::<T>::of);
+    if straight.iter().all(Option::is_some) {
+        let straight = straight.map(|o| o.expect("checked just above"));
+        // Zeroing two full tiles would cost more than a small op.
+        return match y.len() {
+            n if n <= SMALL => straight_blocks::<T, U, N, SMALL>(straight, 0, y, f),
+            _ => par_chunks_mut(y, GRAIN, |start, y| straight_blocks::<T, U, N, TILE>(straight, start, y, f)),
+        };
     }
     let memory = x.map(|v| v.memory::<T>());
-    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| straight_runs(memory, layouts, y, f));
+    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| match y.len() {
+        n if n <= SMALL => straight_runs::<T, U, N, SMALL>(memory, layouts, y, f),
+        _ => straight_runs::<T, U, N, TILE>(memory, layouts, y, f),
+    });
+}
+
+/// An operand that needs no walk over its layout.
+#[derive(Clone, Copy)]
+enum Operand<'a, T> {
+    /// In row-major order.
+    Dense(&'a [T]),
+    /// One number everywhere.
+    Uniform(T),
+}
+
+impl<'a, T: Element> Operand<'a, T> {
+    fn of(x: View<'a>) -> Option<Self> {
+        // A scalar counts as uniform: it may stand for a constant of any shape.
+        if x.layout().strides().iter().all(|&s| s == 0) {
+            return Some(Operand::Uniform(x.memory()[x.layout().offset()]));
+        }
+        x.dense().map(Operand::Dense)
+    }
+}
+
+fn straight_blocks<T: Element + Default, U: Element, const N: usize, const TILE: usize>(
+    x: [Operand<'_, T>; N],
+    start: usize,
+    y: &mut [U],
+    f: &dyn Fn([&[T]; N], &mut [U]),
+) {
+    let dense = x.map(|o| if let Operand::Dense(d) = o { Some(&d[start..start + y.len()]) } else { None });
+    if dense.iter().all(Option::is_some) {
+        return f(dense.map(|d| d.expect("checked just above")), y);
+    }
+    let tiles: [[T; TILE]; N] =
+        x.map(|o| if let Operand::Uniform(v) = o { [v; TILE] } else { [T::default(); TILE] });
+    for (i, y) in y.chunks_mut(TILE).enumerate() {
+        let at = i * TILE;
+        let piece = |k: usize| dense[k].map_or(&tiles[k][..y.len()], |d| &d[at..at + y.len()]);
+        f(std::array::from_fn(piece), y);
+    }
 }
 
 /// Cuts the work along the first axis that has more than one row, so that each task fills one
@@ -320,11 +364,11 @@ pub(crate) fn by_leading_axis<U: Element, const N: usize>(
     });
 }
 
-fn straight_runs<T: Element + Default, U: Element, const N: usize>(
+fn straight_runs<T: Element + Default, U: Element, const N: usize, const TILE: usize>(
     memory: [&[T]; N],
     layouts: [&Layout; N],
     y: &mut [U],
-    f: Block<'_, T, U, N>,
+    f: &dyn Fn([&[T]; N], &mut [U]),
 ) {
     let mut tiles = [[T::default(); TILE]; N];
     let mut rest = y;
@@ -400,28 +444,42 @@ pub(crate) fn through<W: Wide, V: Wide, const N: usize>(
     y: &mut ViewMut<'_>,
     f: impl Fn([&[W]; N], &mut [V]) + Sync,
 ) {
-    each_tile(x, y, &f);
+    through_dyn(x, y, &f);
 }
 
-fn each_tile<W: Wide, V: Wide, const N: usize>(x: [View<'_>; N], y: &mut ViewMut<'_>, f: Block<'_, W, V, N>) {
+/// One instance for all ops, as [`blocks_dyn`]; only the last conversion knows the result's dtype.
+fn through_dyn<W: Wide, V: Wide, const N: usize>(
+    x: [View<'_>; N],
+    y: &mut ViewMut<'_>,
+    f: &(dyn Fn([&[W]; N], &mut [V]) + Sync),
+) {
     let layouts = x.map(|v| v.layout());
     with_dtype!(y.dtype(), Y => by_leading_axis(layouts, y.dense::<Y>(), &|layouts, y| {
-        let (mut tiles, mut result) = ([[W::default(); TILE]; N], [V::default(); TILE]);
-        let mut rest = y;
-        for_each_run(layouts, |at, len, strides| {
-            for done in (0..len).step_by(TILE) {
-                let n = TILE.min(len - done);
-                for k in 0..N {
-                    let first = at[k] as isize + done as isize * strides[k];
-                    widen_into(x[k], first, strides[k], &mut tiles[k][..n]);
-                }
-                f(std::array::from_fn(|k| &tiles[k][..n]), &mut result[..n]);
-                let (piece, after) = std::mem::take(&mut rest).split_at_mut(n);
-                map(&result[..n], piece, V::narrow::<Y>);
-                rest = after;
-            }
+        let mut rest = y.iter_mut();
+        tiles_through(x, layouts, f, &mut |tile| {
+            rest.by_ref().zip(tile).for_each(|(y, &v)| *y = v.narrow::<Y>());
         });
     }));
+}
+
+fn tiles_through<W: Wide, V: Wide, const N: usize>(
+    x: [View<'_>; N],
+    layouts: [&Layout; N],
+    f: &dyn Fn([&[W]; N], &mut [V]),
+    emit: &mut dyn FnMut(&[V]),
+) {
+    let (mut tiles, mut result) = ([[W::default(); TILE]; N], [V::default(); TILE]);
+    for_each_run(layouts, |at, len, strides| {
+        for done in (0..len).step_by(TILE) {
+            let n = TILE.min(len - done);
+            for k in 0..N {
+                let first = at[k] as isize + done as isize * strides[k];
+                widen_into(x[k], first, strides[k], &mut tiles[k][..n]);
+            }
+            f(std::array::from_fn(|k| &tiles[k][..n]), &mut result[..n]);
+            emit(&result[..n]);
+        }
+    });
 }
 
 fn widen_into<W: Wide>(x: View<'_>, first: isize, stride: isize, tile: &mut [W]) {

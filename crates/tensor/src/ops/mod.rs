@@ -164,6 +164,11 @@ impl Op {
         delegate!(self, op => op.fast(x, y), _op => false)
     }
 
+    /// Whether `fast` takes a scalar for a constant operand.
+    pub fn takes_numbers(&self) -> bool {
+        delegate!(self, op => op.takes_numbers(), _op => false)
+    }
+
     /// The result as a view of the operand.
     pub fn view(&self, x: &Layout, result: &Shape) -> Option<Layout> {
         delegate!(self, op => op.view(x, result), _op => None)
