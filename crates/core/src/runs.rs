@@ -11,11 +11,7 @@ pub fn for_each_run<const N: usize>(layouts: [&Layout; N], mut f: impl FnMut([us
     walk(layouts, &mut f);
 }
 
-<<<<<<< HEAD
-/// Compiled once per number of operands, not once per caller.
-=======
 /// One instance per number of operands, whatever is done with the runs.
->>>>>>> main
 fn walk<const N: usize>(layouts: [&Layout; N], f: &mut dyn FnMut([usize; N], usize, [isize; N])) {
     let shape = layouts[0].shape();
     debug_assert!(layouts.iter().all(|l| l.shape() == shape));

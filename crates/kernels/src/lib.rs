@@ -5,8 +5,8 @@
 #![allow(unsafe_code, reason = "SIMD intrinsics and the thread pool; every block carries its proof")]
 
 pub mod gemm;
-pub mod philox;
 pub mod math;
+pub mod philox;
 pub mod rows;
 pub mod simd;
 pub mod stream;

@@ -17,7 +17,10 @@ pub fn transpose<T: Copy + Default>(x: &[T], stride: usize, columns: usize, y: &
     if y.is_empty() {
         return;
     }
-    assert!(columns > 0 && y.len() % columns == 0, "transpose: the result is no whole number of rows");
+    assert!(
+        columns > 0 && y.len().is_multiple_of(columns),
+        "transpose: the result is no whole number of rows"
+    );
     let rows = y.len() / columns;
     assert!(
         (columns - 1).checked_mul(stride).and_then(|n| n.checked_add(rows)).is_some_and(|end| end <= x.len()),
@@ -55,10 +58,12 @@ fn tile<T: Copy + Default>(x: &[T], stride: usize, y: &mut [T], columns: usize) 
         // SAFETY: the machine has AVX2, the tile lies inside both slices as asserted, which do not overlap
         // as one is borrowed mutably, and the size of an element is the one that the function asks for.
         // Any bits may be moved as if they were floats.
-        match size_of::<T>() {
-            4 => return unsafe { avx2::tile_4(from.cast(), stride, to.cast(), columns) },
-            8 => return unsafe { avx2::tile_8(from.cast(), stride, to.cast(), columns) },
-            _ => {}
+        unsafe {
+            match size_of::<T>() {
+                4 => return avx2::tile_4(from.cast(), stride, to.cast(), columns),
+                8 => return avx2::tile_8(from.cast(), stride, to.cast(), columns),
+                _ => {}
+            }
         }
     }
     tile_any(x, stride, y, columns);
@@ -96,7 +101,7 @@ mod avx2 {
     pub(super) unsafe fn tile_4(x: *const f32, stride: usize, y: *mut f32, columns: usize) {
         // Two registers per row of the result.
         let mut rows = [[_mm256_setzero_ps(); 2]; TILE];
-        for half in 0..2 {
+        for half in [0, 1] {
             for r in [0, 8] {
                 // SAFETY: eight elements from `r` of line `8 * half + k < TILE`.
                 let l: [__m256; 8] =
@@ -134,7 +139,7 @@ mod avx2 {
         // Half a tile of rows at a time: they are two cache lines long.
         for r0 in [0, 8] {
             let mut rows = [[_mm256_setzero_pd(); 4]; 8];
-            for quarter in 0..4 {
+            for quarter in [0, 1, 2, 3] {
                 for r in [0, 4] {
                     // SAFETY: four elements from `r0 + r <= TILE - 4` of line `4 * quarter + k < TILE`.
                     let l: [__m256d; 4] = std::array::from_fn(|k| unsafe {
