@@ -13,11 +13,15 @@ type Times = BTreeMap<(String, usize), BTreeMap<String, Vec<f64>>>;
 pub fn run(args: &[&str]) -> Result<()> {
     let rounds: usize = value(args, "--rounds").map_or(Ok(3), str::parse)?;
     let flags = args.iter().position(|a| *a == "--rounds").map_or(0..0, |i| i..i + 2);
-    let mut groups: Vec<&str> = args.iter().enumerate().filter(|(i, _)| !flags.contains(i)).map(|(_, a)| *a).collect();
+    let mut groups: Vec<&str> =
+        args.iter().enumerate().filter(|(i, _)| !flags.contains(i)).map(|(_, a)| *a).collect();
     if groups.is_empty() {
         groups = vec!["eager", "product", "stream"];
     }
-    let built = Command::new(env!("CARGO")).args(["build", "--release", "-p", "thalweg-cli"]).current_dir(root()).status()?;
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--release", "-p", "thalweg-cli"])
+        .current_dir(root())
+        .status()?;
     ensure!(built.success(), "the release build failed");
     let python = std::env::var("THALWEG_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let torch = Command::new(&python).args(["-c", "import torch"]).output().is_ok_and(|o| o.status.success());

@@ -46,9 +46,15 @@ pub fn fuzz(seconds: u64) -> Result<()> {
         let found = root().join("target").join("fuzz").join(target);
         std::fs::create_dir_all(&found)?;
         let mut command = Command::new("cargo");
-        command.args(["+nightly", "fuzz", "run", target]).arg(&found).arg(root().join("fuzz/corpus").join(target));
+        command
+            .args(["+nightly", "fuzz", "run", target])
+            .arg(&found)
+            .arg(root().join("fuzz/corpus").join(target));
         command.args(["--", &limit, "-rss_limit_mb=1024", "-timeout=10"]).current_dir(root());
-        ensure!(command.status()?.success(), "the fuzzer found something in {target}; see fuzz/artifacts/{target}");
+        ensure!(
+            command.status()?.success(),
+            "the fuzzer found something in {target}; see fuzz/artifacts/{target}"
+        );
     }
     Ok(())
 }
@@ -67,12 +73,20 @@ fn succeed(command: &mut Command) -> Result<()> {
 fn examples() -> Result<()> {
     for file in std::fs::read_dir(root().join("examples"))? {
         let path = file?.path();
-        let Some(name) = path.file_stem().and_then(|s| s.to_str()).filter(|_| path.extension().is_some_and(|e| e == "rs"))
+        let Some(name) =
+            path.file_stem().and_then(|s| s.to_str()).filter(|_| path.extension().is_some_and(|e| e == "rs"))
         else {
             continue;
         };
-        let output = Command::new(env!("CARGO")).args(["run", "--quiet", "-p", "thalweg", "--example", name]).current_dir(root()).output()?;
-        ensure!(output.status.success(), "example {name} failed:\n{}", String::from_utf8_lossy(&output.stderr));
+        let output = Command::new(env!("CARGO"))
+            .args(["run", "--quiet", "-p", "thalweg", "--example", name])
+            .current_dir(root())
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "example {name} failed:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let printed = String::from_utf8(output.stdout)?;
         let promised = promised_output(&std::fs::read_to_string(&path)?);
         ensure!(!promised.is_empty(), "example {name} does not say on top what it prints");
@@ -86,7 +100,13 @@ fn examples() -> Result<()> {
 fn promised_output(source: &str) -> String {
     let head = source.lines().take_while(|l| l.starts_with("//!"));
     let after = head.skip_while(|l| !l.ends_with("Prints:")).skip(1).filter(|l| !l.contains("```"));
-    after.map(|l| l.strip_prefix("//!").unwrap_or(l)).map(|l| l.strip_prefix(' ').unwrap_or(l)).collect::<Vec<_>>().join("\n").trim_end().to_owned()
+    after
+        .map(|l| l.strip_prefix("//!").unwrap_or(l))
+        .map(|l| l.strip_prefix(' ').unwrap_or(l))
+        .collect::<Vec<_>>()
+        .join("\n")
+        .trim_end()
+        .to_owned()
 }
 
 fn rustdoc() -> Result<()> {
@@ -99,9 +119,12 @@ fn rustdoc() -> Result<()> {
 /// the kernels too under the address sanitizer.
 fn memory() -> Result<()> {
     if works(Command::new("valgrind").arg("--version")) {
-        let options = ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+        let options =
+            ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
         let mut command = Command::new("valgrind");
-        succeed(command.args(options).arg(test_binary("thalweg-core")?).args(["--test-threads=1", "--quiet"]))?;
+        succeed(
+            command.args(options).arg(test_binary("thalweg-core")?).args(["--test-threads=1", "--quiet"]),
+        )?;
     } else if std::env::var_os("CI").is_some() {
         bail!("valgrind is missing, and CI must have it");
     } else {
@@ -113,8 +136,16 @@ fn memory() -> Result<()> {
     }
     let mut command = Command::new("cargo");
     command.args(["+nightly", "test", "--quiet", "-p", "thalweg-core", "-p", "thalweg-kernels", "--lib"]);
-    command.args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"]).arg(root().join("target/sanitizer"));
-    succeed(command.env("RUSTFLAGS", "-Zsanitizer=address").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").current_dir(root()))
+    command
+        .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
+        .arg(root().join("target/sanitizer"));
+    succeed(
+        command
+            .env("RUSTFLAGS", "-Zsanitizer=address")
+            .env_remove("RUSTUP_TOOLCHAIN")
+            .env_remove("CARGO")
+            .current_dir(root()),
+    )
 }
 
 /// The unit-test binary of a crate, found by asking cargo: valgrind is to run it, not cargo.

@@ -25,8 +25,15 @@ pub fn check() -> Result<()> {
 
 fn page() -> Result<String> {
     let mut out = String::new();
-    writeln!(out, "# Ops\n\nMade by `cargo xtask op-page`; do not edit. {} ops, each in one file of", ops::NAMES.len())?;
-    writeln!(out, "`crates/tensor/src/ops`, and the functions composed of them in `crates/tensor/src/functions`.\n")?;
+    writeln!(
+        out,
+        "# Ops\n\nMade by `cargo xtask op-page`; do not edit. {} ops, each in one file of",
+        ops::NAMES.len()
+    )?;
+    writeln!(
+        out,
+        "`crates/tensor/src/ops`, and the functions composed of them in `crates/tensor/src/functions`.\n"
+    )?;
     writeln!(out, "## Primitives and composites with a kernel of their own\n")?;
     writeln!(out, "| op | what it computes | gradient | methods |\n|---|---|---|---|")?;
     for (name, _module, source) in ops::DOCS {
@@ -38,7 +45,8 @@ fn page() -> Result<String> {
         writeln!(out, "| `{name}` | {what} | {gradient} | {} |", names(&methods(source)))?;
     }
     writeln!(out, "\n## Functions\n")?;
-    let mut files: Vec<_> = std::fs::read_dir(root().join("crates/tensor/src/functions"))?.collect::<Result<_, _>>()?;
+    let mut files: Vec<_> =
+        std::fs::read_dir(root().join("crates/tensor/src/functions"))?.collect::<Result<_, _>>()?;
     files.sort_by_key(|f| f.file_name());
     for file in files {
         let name = file.file_name().to_string_lossy().into_owned();
@@ -57,7 +65,12 @@ fn page() -> Result<String> {
 
 /// The first sentence of the module documentation, without the op's name.
 fn head(source: &str, name: &str) -> String {
-    let text: Vec<&str> = source.lines().map_while(|l| l.strip_prefix("//!")).map(str::trim).take_while(|l| !l.is_empty()).collect();
+    let text: Vec<&str> = source
+        .lines()
+        .map_while(|l| l.strip_prefix("//!"))
+        .map(str::trim)
+        .take_while(|l| !l.is_empty())
+        .collect();
     let text = text.join(" ");
     let text = text.strip_prefix(&format!("`{name}`: ")).unwrap_or(&text);
     first_sentence(text)

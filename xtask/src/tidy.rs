@@ -15,7 +15,8 @@ const LONG: &[&str] = &[];
 /// Where `unsafe` may stand.
 const UNSAFE: &[&str] = &["crates/core/src/buffer.rs", "crates/kernels/", "crates/formats/src/map.rs"];
 /// Words that must not land, put together so that this file does not contain them.
-const FORBIDDEN: &[(&str, &str)] = &[("todo", "!("), ("unimplemented", "!("), ("dbg", "!("), ("#[ign", "ore")];
+const FORBIDDEN: &[(&str, &str)] =
+    &[("todo", "!("), ("unimplemented", "!("), ("dbg", "!("), ("#[ign", "ore")];
 
 pub fn run() -> Result<()> {
     let mut wrong = Vec::new();
@@ -38,7 +39,11 @@ fn layers(wrong: &mut Vec<String>) -> Result<()> {
             continue;
         };
         let manifest = std::fs::read_to_string(root().join("crates").join(&name).join("Cargo.toml"))?;
-        let used = manifest.lines().skip_while(|l| *l != "[dependencies]").skip(1).take_while(|l| !l.starts_with('['));
+        let used = manifest
+            .lines()
+            .skip_while(|l| *l != "[dependencies]")
+            .skip(1)
+            .take_while(|l| !l.starts_with('['));
         for line in used {
             let dependency = line.split(['.', ' ', '=']).next().unwrap_or_default();
             let layer = dependency.strip_prefix("thalweg-").unwrap_or(dependency);
@@ -55,7 +60,9 @@ fn documents(wrong: &mut Vec<String>) -> Result<()> {
     for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
         let text = std::fs::read_to_string(root().join(document))?;
         for word in text.split('`').skip(1).step_by(2) {
-            let is_path = ["crates/", "docs/", "examples/", "xtask/", "golden/", "benches/", "fuzz/"].iter().any(|p| word.starts_with(p));
+            let is_path = ["crates/", "docs/", "examples/", "xtask/", "golden/", "benches/", "fuzz/"]
+                .iter()
+                .any(|p| word.starts_with(p));
             if is_path && !word.contains(['<', '*', ' ']) && !root().join(word).exists() {
                 wrong.push(format!("{document} names `{word}`, which does not exist"));
             }
@@ -102,5 +109,8 @@ fn rust_files() -> Result<Vec<String>> {
     }
     let mut found = Vec::new();
     walk(&root(), &mut found)?;
-    Ok(found.iter().map(|p| p.strip_prefix(root()).expect("found below it").to_string_lossy().into_owned()).collect())
+    Ok(found
+        .iter()
+        .map(|p| p.strip_prefix(root()).expect("found below it").to_string_lossy().into_owned())
+        .collect())
 }

@@ -10,6 +10,7 @@ use thalweg_core::{DType, Shape};
 
 use crate::apply::run;
 use crate::error::{InOp, OpError, fail, or_fail};
+use crate::operand::Operand;
 use crate::ops::{Combine, Stride, Update, python_slice};
 use crate::tensor::Tensor;
 
@@ -188,28 +189,35 @@ impl Tensor {
     /// ```
     /// use thalweg_tensor::Tensor;
     /// let x = Tensor::zeros([2, 3], thalweg_core::DType::F32);
-    /// let y = x.index_put((1, 1..), &Tensor::from([5.0f32, 6.0]));
-    /// assert_eq!(y.to_vec::<f32>(), [0.0, 0.0, 0.0, 0.0, 5.0, 6.0]);
+    /// let y = x.index_put((1, 1..), &Tensor::from([5.0f32, 6.0])).index_put((.., 0), 1.0);
+    /// assert_eq!(y.to_vec::<f32>(), [1.0, 0.0, 0.0, 1.0, 5.0, 6.0]);
     /// ```
     #[track_caller]
-    pub fn index_put<'a>(&self, index: impl Indices<'a>, values: &Tensor) -> Tensor {
-        self.put(index.entries(), values, Combine::Set)
+    pub fn index_put<'a, 'b>(&self, index: impl Indices<'a>, values: impl Into<Operand<'b>>) -> Tensor {
+        self.put(index.entries(), values.into(), Combine::Set)
     }
 
     /// A copy with values added where an index points; positions that are named twice add up.
     #[track_caller]
-    pub fn index_put_accumulate<'a>(&self, index: impl Indices<'a>, values: &Tensor) -> Tensor {
-        self.put(index.entries(), values, Combine::Add)
+    pub fn index_put_accumulate<'a, 'b>(
+        &self,
+        index: impl Indices<'a>,
+        values: impl Into<Operand<'b>>,
+    ) -> Tensor {
+        self.put(index.entries(), values.into(), Combine::Add)
     }
 
     #[track_caller]
-    fn put(&self, entries: Vec<Index<'_>>, values: &Tensor, combine: Combine) -> Tensor {
-        if values.dtype() != self.dtype() {
-            fail(OpError::DTypes { op: "index_put", left: self.dtype(), right: values.dtype() });
+    fn put(&self, entries: Vec<Index<'_>>, values: Operand<'_>, combine: Combine) -> Tensor {
+        let got = values.dtype_with(self.dtype());
+        if got != self.dtype() || matches!(values, Operand::Tensor(t) if t.dtype() != got) {
+            let right = if let Operand::Tensor(t) = values { t.dtype() } else { got };
+            fail(OpError::DTypes { op: "index_put", left: self.dtype(), right });
         }
+        let values = values.spread(self.dtype(), &values.shape());
         let plan = or_fail(Plan::new(self.shape(), entries));
         let region = plan.region(self);
-        let new = plan.replaced(&region, values, combine);
+        let new = plan.replaced(&region, &values, combine);
         let shape: Shape = plan.strides.iter().map(|s| s.len).collect();
         if shape == *self.shape() && plan.strides.iter().all(|s| s.step == 1) {
             return new.reshape(shape);
@@ -488,7 +496,7 @@ mod tests {
         });
         check(&x.i(1i64), &[3, 4, 5], &|c| at([1, c[0], c[1], c[2]]));
         check(&x.i((.., 5..)), &[2, 0, 4, 5], &|_| 0);
-        check(&x.i(Slice(1..=-1, 2)), &[1, 3, 4, 5], &|c| at([1, c[1], c[2], c[3]]));
+        check(&x.i(Slice(1.., 2)), &[1, 3, 4, 5], &|c| at([1, c[1], c[2], c[3]]));
         check(&Tensor::scalar(7i64).i(Ellipsis), &[], &|_| 7);
     }
 
@@ -571,7 +579,7 @@ mod tests {
     }
 
     fn refusal(f: impl FnOnce() -> Tensor + std::panic::UnwindSafe) -> String {
-        let panic = std::panic::catch_unwind(f).err().expect("was accepted");
+        let panic = std::panic::catch_unwind(f).expect_err("was accepted");
         panic.downcast_ref::<String>().cloned().unwrap_or_default()
     }
 

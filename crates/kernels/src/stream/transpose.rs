@@ -2,7 +2,7 @@
 //!
 //! Goes by tiles of whole cache lines: with sizes that are powers of two, the lines of a column share one
 //! set of the cache, so a line that is not used up at once is fetched again. Each tile is turned in
-//! registers into a small buffer of its own, and leaves it line by line.
+//! registers and a small buffer, and leaves line by line.
 
 /// Elements on a side of a tile: as many f32 as a cache line holds.
 pub const TILE: usize = 16;
@@ -17,7 +17,10 @@ pub fn transpose<T: Copy + Default>(x: &[T], stride: usize, columns: usize, y: &
     if y.is_empty() {
         return;
     }
-    assert!(columns > 0 && y.len() % columns == 0, "transpose: the result is no whole number of rows");
+    assert!(
+        columns > 0 && y.len().is_multiple_of(columns),
+        "transpose: the result is no whole number of rows"
+    );
     let rows = y.len() / columns;
     assert!(
         (columns - 1).checked_mul(stride).and_then(|n| n.checked_add(rows)).is_some_and(|end| end <= x.len()),
@@ -42,53 +45,40 @@ pub fn transpose<T: Copy + Default>(x: &[T], stride: usize, columns: usize, y: &
     }
 }
 
-/// A tile on its way, by rows of the result.
-type Buffer<T> = [[T; TILE]; TILE];
-
-/// One full tile.
+/// One full tile: `y[r · columns + c] = x[c · stride + r]` for r and c below `TILE`.
 #[inline]
 fn tile<T: Copy + Default>(x: &[T], stride: usize, y: &mut [T], columns: usize) {
-    let mut buffer: Buffer<T> = [[T::default(); TILE]; TILE];
-    let lines: [&[T; TILE]; TILE] =
-        std::array::from_fn(|c| x[c * stride..].first_chunk().expect("a full tile lies inside the operand"));
-    turn(lines, &mut buffer);
-    for (r, line) in buffer.iter().enumerate() {
-        y[r * columns..][..TILE].copy_from_slice(line);
-    }
-}
-
-/// `buffer[r][c] = lines[c][r]`.
-#[inline]
-fn turn<T: Copy>(lines: [&[T; TILE]; TILE], buffer: &mut Buffer<T>) {
+    assert!(
+        (TILE - 1) * stride + TILE <= x.len() && (TILE - 1) * columns + TILE <= y.len(),
+        "a full tile lies inside operand and result"
+    );
     #[cfg(target_arch = "x86_64")]
     if crate::simd::isa() >= crate::simd::Isa::Avx2 {
-        // SAFETY: the machine has AVX2, and the size of an element is the one the function asks for. Any
-        // bits are an f32 or f64 as far as moving them goes.
-        match size_of::<T>() {
-            4 => {
-                return unsafe { avx2::turn_4(lines.map(|l| l.as_ptr().cast()), buffer.as_mut_ptr().cast()) };
+        let (from, to) = (x.as_ptr(), y.as_mut_ptr());
+        // SAFETY: the machine has AVX2, the tile lies inside both slices as asserted, which do not overlap
+        // as one is borrowed mutably, and the size of an element is the one that the function asks for.
+        // Any bits may be moved as if they were floats.
+        unsafe {
+            match size_of::<T>() {
+                4 => return avx2::tile_4(from.cast(), stride, to.cast(), columns),
+                8 => return avx2::tile_8(from.cast(), stride, to.cast(), columns),
+                _ => {}
             }
-            8 => {
-                return unsafe { avx2::turn_8(lines.map(|l| l.as_ptr().cast()), buffer.as_mut_ptr().cast()) };
-            }
-            _ => {}
         }
     }
-    turn_any(lines, buffer);
+    tile_any(x, stride, y, columns);
 }
 
-/// In blocks of four, which the compiler turns into shuffles.
-fn turn_any<T: Copy>(lines: [&[T; TILE]; TILE], buffer: &mut Buffer<T>) {
-    for c in (0..TILE).step_by(4) {
-        for r in (0..TILE).step_by(4) {
-            let block: [[T; 4]; 4] = std::array::from_fn(|k| {
-                let line = lines[c + k];
-                [line[r], line[r + 1], line[r + 2], line[r + 3]]
-            });
-            for k in 0..4 {
-                buffer[r + k][c..c + 4].copy_from_slice(&block.map(|row| row[k]));
-            }
-        }
+/// Lines in, lines out, one element at a time in between.
+#[inline(always)]
+fn tile_any<T: Copy + Default>(x: &[T], stride: usize, y: &mut [T], columns: usize) {
+    let mut buffer = [[T::default(); TILE]; TILE];
+    for (c, line) in buffer.iter_mut().enumerate() {
+        line.copy_from_slice(&x[c * stride..][..TILE]);
+    }
+    for r in 0..TILE {
+        let row: [T; TILE] = std::array::from_fn(|c| buffer[c][r]);
+        y[r * columns..][..TILE].copy_from_slice(&row);
     }
 }
 
@@ -96,23 +86,26 @@ fn turn_any<T: Copy>(lines: [&[T; TILE]; TILE], buffer: &mut Buffer<T>) {
 mod avx2 {
     use std::arch::x86_64::{
         __m256, __m256d, _mm256_loadu_pd, _mm256_loadu_ps, _mm256_permute2f128_pd, _mm256_permute2f128_ps,
-        _mm256_shuffle_pd, _mm256_shuffle_ps, _mm256_storeu_pd, _mm256_storeu_ps, _mm256_unpackhi_ps,
-        _mm256_unpacklo_ps,
+        _mm256_setzero_pd, _mm256_setzero_ps, _mm256_shuffle_pd, _mm256_shuffle_ps, _mm256_storeu_pd,
+        _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
     };
 
     use super::TILE;
 
-    /// `to[r * TILE + c] = lines[c][r]` for elements of four bytes.
+    /// A tile of elements of four bytes.
     ///
     /// # Safety
-    /// The CPU has AVX2; each line reaches over `TILE` elements and `to` over `TILE * TILE`, apart from
-    /// the lines.
+    /// The CPU has AVX2. `x` reaches over `TILE` lines of `TILE` elements, `stride` apart, and `y` over as
+    /// many, `columns` apart; they do not overlap.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn turn_4(lines: [*const f32; TILE], to: *mut f32) {
-        for c in (0..TILE).step_by(8) {
-            for r in (0..TILE).step_by(8) {
-                // SAFETY: eight elements from `r <= TILE - 8` of each line.
-                let l: [__m256; 8] = std::array::from_fn(|k| unsafe { _mm256_loadu_ps(lines[c + k].add(r)) });
+    pub(super) unsafe fn tile_4(x: *const f32, stride: usize, y: *mut f32, columns: usize) {
+        // Two registers per row of the result.
+        let mut rows = [[_mm256_setzero_ps(); 2]; TILE];
+        for half in [0, 1] {
+            for r in [0, 8] {
+                // SAFETY: eight elements from `r` of line `8 * half + k < TILE`.
+                let l: [__m256; 8] =
+                    std::array::from_fn(|k| unsafe { _mm256_loadu_ps(x.add((8 * half + k) * stride + r)) });
                 // Pairs, then fours of columns, then halves.
                 let pair =
                     |a: usize| (_mm256_unpacklo_ps(l[a], l[a + 1]), _mm256_unpackhi_ps(l[a], l[a + 1]));
@@ -121,48 +114,51 @@ mod avx2 {
                 let ((a0, a1), (a2, a3), (a4, a5), (a6, a7)) = (pair(0), pair(2), pair(4), pair(6));
                 let ((b0, b1), (b2, b3)) = (four(a0, a2), four(a1, a3));
                 let ((b4, b5), (b6, b7)) = (four(a4, a6), four(a5, a7));
-                let columns = [
-                    _mm256_permute2f128_ps::<0x20>(b0, b4),
-                    _mm256_permute2f128_ps::<0x20>(b1, b5),
-                    _mm256_permute2f128_ps::<0x20>(b2, b6),
-                    _mm256_permute2f128_ps::<0x20>(b3, b7),
-                    _mm256_permute2f128_ps::<0x31>(b0, b4),
-                    _mm256_permute2f128_ps::<0x31>(b1, b5),
-                    _mm256_permute2f128_ps::<0x31>(b2, b6),
-                    _mm256_permute2f128_ps::<0x31>(b3, b7),
-                ];
-                for (k, column) in columns.into_iter().enumerate() {
-                    // SAFETY: eight elements from column `c <= TILE - 8` of row `r + k < TILE`.
-                    unsafe { _mm256_storeu_ps(to.add((r + k) * TILE + c), column) };
+                let columns = [(b0, b4), (b1, b5), (b2, b6), (b3, b7)];
+                for (k, (low, high)) in columns.into_iter().enumerate() {
+                    rows[r + k][half] = _mm256_permute2f128_ps::<0x20>(low, high);
+                    rows[r + 4 + k][half] = _mm256_permute2f128_ps::<0x31>(low, high);
                 }
+            }
+        }
+        for (r, row) in rows.into_iter().enumerate() {
+            // SAFETY: the sixteen elements of row `r < TILE`.
+            unsafe {
+                _mm256_storeu_ps(y.add(r * columns), row[0]);
+                _mm256_storeu_ps(y.add(r * columns + 8), row[1]);
             }
         }
     }
 
-    /// `to[r * TILE + c] = lines[c][r]` for elements of eight bytes.
+    /// A tile of elements of eight bytes.
     ///
     /// # Safety
-    /// As for [`turn_4`].
+    /// As for [`tile_4`].
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn turn_8(lines: [*const f64; TILE], to: *mut f64) {
-        for c in (0..TILE).step_by(4) {
-            for r in (0..TILE).step_by(4) {
-                // SAFETY: four elements from `r <= TILE - 4` of each line.
-                let l: [__m256d; 4] =
-                    std::array::from_fn(|k| unsafe { _mm256_loadu_pd(lines[c + k].add(r)) });
-                let pair = |a: usize| {
-                    (_mm256_shuffle_pd::<0x0>(l[a], l[a + 1]), _mm256_shuffle_pd::<0xf>(l[a], l[a + 1]))
-                };
-                let ((a0, a1), (a2, a3)) = (pair(0), pair(2));
-                let columns = [
-                    _mm256_permute2f128_pd::<0x20>(a0, a2),
-                    _mm256_permute2f128_pd::<0x20>(a1, a3),
-                    _mm256_permute2f128_pd::<0x31>(a0, a2),
-                    _mm256_permute2f128_pd::<0x31>(a1, a3),
-                ];
-                for (k, column) in columns.into_iter().enumerate() {
-                    // SAFETY: four elements from column `c <= TILE - 4` of row `r + k < TILE`.
-                    unsafe { _mm256_storeu_pd(to.add((r + k) * TILE + c), column) };
+    pub(super) unsafe fn tile_8(x: *const f64, stride: usize, y: *mut f64, columns: usize) {
+        // Half a tile of rows at a time: they are two cache lines long.
+        for r0 in [0, 8] {
+            let mut rows = [[_mm256_setzero_pd(); 4]; 8];
+            for quarter in [0, 1, 2, 3] {
+                for r in [0, 4] {
+                    // SAFETY: four elements from `r0 + r <= TILE - 4` of line `4 * quarter + k < TILE`.
+                    let l: [__m256d; 4] = std::array::from_fn(|k| unsafe {
+                        _mm256_loadu_pd(x.add((4 * quarter + k) * stride + r0 + r))
+                    });
+                    let pair = |a: usize| {
+                        (_mm256_shuffle_pd::<0x0>(l[a], l[a + 1]), _mm256_shuffle_pd::<0xf>(l[a], l[a + 1]))
+                    };
+                    let ((a0, a1), (a2, a3)) = (pair(0), pair(2));
+                    for (k, (low, high)) in [(a0, a2), (a1, a3)].into_iter().enumerate() {
+                        rows[r + k][quarter] = _mm256_permute2f128_pd::<0x20>(low, high);
+                        rows[r + 2 + k][quarter] = _mm256_permute2f128_pd::<0x31>(low, high);
+                    }
+                }
+            }
+            for (r, row) in rows.into_iter().enumerate() {
+                for (q, quarter) in row.into_iter().enumerate() {
+                    // SAFETY: four of the sixteen elements of row `r0 + r < TILE`.
+                    unsafe { _mm256_storeu_pd(y.add((r0 + r) * columns + 4 * q), quarter) };
                 }
             }
         }

@@ -37,7 +37,7 @@ impl Tensor {
             let (value, shape) = (format!("{pads:?}"), self.shape().clone());
             fail(OpError::Argument { op: "pad", name: "pads", value, shape, need })
         };
-        if pads.len() % 2 != 0 || pads.len() / 2 > self.rank() {
+        if !pads.len().is_multiple_of(2) || pads.len() / 2 > self.rank() {
             bad("a pair for each of the last axes, at most as many as there are");
         }
         let ends = |axis: usize| match self.rank() - 1 - axis {
@@ -102,5 +102,22 @@ impl Tensor {
             |(axis, &len): (usize, &usize)| Stride { start: ends(axis).0.max(0) as usize, len, step: 1 };
         let strides: SmallVec<[Stride; 4]> = cut.shape().iter().enumerate().map(place).collect();
         run(Embed { shape, strides, fill: Number(value) }, &[&cut])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_of_both_signs_meet() {
+        let x = Tensor::arange(4);
+        let pad = |a, b, p| x.pad(&[a, b], p).to_vec::<i64>();
+        assert_eq!(pad(-1, -1, Padding::Constant(9.0)), [1, 2]);
+        assert_eq!(pad(-6, 3, Padding::Constant(9.0)), [9]);
+        assert_eq!(pad(-1, 2, Padding::Replicate), [1, 2, 3, 3, 3]);
+        assert_eq!(pad(4, -4, Padding::Circular), [0, 1, 2, 3]);
+        assert_eq!(pad(3, 3, Padding::Reflect), [3, 2, 1, 0, 1, 2, 3, 2, 1, 0]);
+        assert_eq!(**Tensor::arange(0).pad(&[1, 1], Padding::Constant(0.0)).shape(), [2]);
     }
 }

@@ -2,7 +2,8 @@
 
 use thalweg_core::{DType, Element, View, ViewMut, with_dtype};
 
-use crate::error::{OpError, fail};
+use crate::apply::run;
+use crate::error::{InOp, OpError, fail, or_fail};
 use crate::meta::{Meta, arity};
 use crate::ops::copy;
 use crate::ops::placing::{self, Combine};
@@ -161,6 +162,17 @@ impl Tensor {
         self.combine_at(axis, index, source, Combine::Add)
     }
 
+    /// [`Tensor::scatter_reduce`] without the options.
+    #[track_caller]
+    pub(crate) fn combine_at(&self, axis: isize, index: &Tensor, source: &Tensor, combine: Combine) -> Tensor {
+        if self.rank() == 0 && index.rank() == 0 {
+            let y = self.reshape(1).combine_at(axis, &index.reshape(1), &source.reshape(1), combine);
+            return y.reshape(());
+        }
+        let axis = or_fail(self.shape().axis(axis).in_op(Scatter::NAME));
+        run(Scatter { axis, combine }, &[self, &index.as_index(), source])
+    }
+
     /// At the start of a larger tensor of zeros.
     #[track_caller]
     pub(crate) fn placed_in(&self, shape: &thalweg_core::Shape) -> Tensor {
@@ -168,6 +180,6 @@ impl Tensor {
             return self.clone();
         }
         let strides = self.shape().iter().map(|&d| super::Stride::all(d)).collect();
-        crate::apply::run(super::Embed { shape: shape.clone(), strides, fill: super::Number(0.0) }, &[self])
+        run(super::Embed { shape: shape.clone(), strides, fill: super::Number(0.0) }, &[self])
     }
 }
