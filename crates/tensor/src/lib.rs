@@ -27,6 +27,7 @@ pub use autodiff::{
     Leaf, Pullback, checkpoint, custom_vjp, grad, hessian, hvp, jacobian, jvp, no_grad, try_value_and_grads,
     value_and_grad, vjp, vmap,
 };
+pub use create::Nested;
 pub use error::OpError;
 pub use functions::attention::{AttentionOptions, MultiHeadAttention};
 pub use functions::classification::CrossEntropyOptions;

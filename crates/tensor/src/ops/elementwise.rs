@@ -278,29 +278,33 @@ pub(crate) fn overwrite_binary<O: Binary>(b: View<'_>, y: &mut ViewMut<'_>) -> b
 
 /// Calls `f` on matching straight pieces of operands of dtype `T` and of the result. Operands that
 /// do not lie straight are copied into a tile first.
-pub(crate) fn blocks<T, U, const N: usize>(
+pub(crate) fn blocks<T: Element + Default, U: Element, const N: usize>(
     x: [View<'_>; N],
     y: &mut [U],
     f: impl Fn([&[T]; N], &mut [U]) + Sync,
-) where
-    T: Element + Default,
-    U: Element,
-{
+) {
+    blocks_dyn(x, y, &f);
+}
+
+/// One instance for all ops: with `f` as a type parameter, every op would compile these loops anew.
+fn blocks_dyn<T: Element + Default, U: Element, const N: usize>(
+    x: [View<'_>; N],
+    y: &mut [U],
+    f: &(dyn Fn([&[T]; N], &mut [U]) + Sync),
+) {
     let straight = x.map(Operand::<T>::of);
     if straight.iter().all(Option::is_some) {
         let straight = straight.map(|o| o.expect("checked just above"));
         // Zeroing two full tiles would cost more than a small op.
         return match y.len() {
-            n if n <= SMALL => straight_blocks::<T, U, N, SMALL>(straight, 0, y, &f),
-            _ => {
-                par_chunks_mut(y, GRAIN, |start, y| straight_blocks::<T, U, N, TILE>(straight, start, y, &f))
-            }
+            n if n <= SMALL => straight_blocks::<T, U, N, SMALL>(straight, 0, y, f),
+            _ => par_chunks_mut(y, GRAIN, |start, y| straight_blocks::<T, U, N, TILE>(straight, start, y, f)),
         };
     }
     let memory = x.map(|v| v.memory::<T>());
     by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| match y.len() {
-        n if n <= SMALL => straight_runs::<T, U, N, SMALL>(memory, layouts, y, &f),
-        _ => straight_runs::<T, U, N, TILE>(memory, layouts, y, &f),
+        n if n <= SMALL => straight_runs::<T, U, N, SMALL>(memory, layouts, y, f),
+        _ => straight_runs::<T, U, N, TILE>(memory, layouts, y, f),
     });
 }
 
@@ -327,7 +331,7 @@ fn straight_blocks<T: Element + Default, U: Element, const N: usize, const TILE:
     x: [Operand<'_, T>; N],
     start: usize,
     y: &mut [U],
-    f: &impl Fn([&[T]; N], &mut [U]),
+    f: &dyn Fn([&[T]; N], &mut [U]),
 ) {
     let dense = x.map(|o| if let Operand::Dense(d) = o { Some(&d[start..start + y.len()]) } else { None });
     if dense.iter().all(Option::is_some) {
@@ -364,7 +368,7 @@ fn straight_runs<T: Element + Default, U: Element, const N: usize, const TILE: u
     memory: [&[T]; N],
     layouts: [&Layout; N],
     y: &mut [U],
-    f: &impl Fn([&[T]; N], &mut [U]),
+    f: &dyn Fn([&[T]; N], &mut [U]),
 ) {
     let mut tiles = [[T::default(); TILE]; N];
     let mut rest = y;
@@ -440,24 +444,42 @@ pub(crate) fn through<W: Wide, V: Wide, const N: usize>(
     y: &mut ViewMut<'_>,
     f: impl Fn([&[W]; N], &mut [V]) + Sync,
 ) {
+    through_dyn(x, y, &f);
+}
+
+/// One instance for all ops, as [`blocks_dyn`]; only the last conversion knows the result's dtype.
+fn through_dyn<W: Wide, V: Wide, const N: usize>(
+    x: [View<'_>; N],
+    y: &mut ViewMut<'_>,
+    f: &(dyn Fn([&[W]; N], &mut [V]) + Sync),
+) {
     let layouts = x.map(|v| v.layout());
     with_dtype!(y.dtype(), Y => by_leading_axis(layouts, y.dense::<Y>(), &|layouts, y| {
-        let (mut tiles, mut result) = ([[W::default(); TILE]; N], [V::default(); TILE]);
-        let mut rest = y;
-        for_each_run(layouts, |at, len, strides| {
-            for done in (0..len).step_by(TILE) {
-                let n = TILE.min(len - done);
-                for k in 0..N {
-                    let first = at[k] as isize + done as isize * strides[k];
-                    widen_into(x[k], first, strides[k], &mut tiles[k][..n]);
-                }
-                f(std::array::from_fn(|k| &tiles[k][..n]), &mut result[..n]);
-                let (piece, after) = std::mem::take(&mut rest).split_at_mut(n);
-                map(&result[..n], piece, V::narrow::<Y>);
-                rest = after;
-            }
+        let mut rest = y.iter_mut();
+        tiles_through(x, layouts, f, &mut |tile| {
+            rest.by_ref().zip(tile).for_each(|(y, &v)| *y = v.narrow::<Y>());
         });
     }));
+}
+
+fn tiles_through<W: Wide, V: Wide, const N: usize>(
+    x: [View<'_>; N],
+    layouts: [&Layout; N],
+    f: &dyn Fn([&[W]; N], &mut [V]),
+    emit: &mut dyn FnMut(&[V]),
+) {
+    let (mut tiles, mut result) = ([[W::default(); TILE]; N], [V::default(); TILE]);
+    for_each_run(layouts, |at, len, strides| {
+        for done in (0..len).step_by(TILE) {
+            let n = TILE.min(len - done);
+            for k in 0..N {
+                let first = at[k] as isize + done as isize * strides[k];
+                widen_into(x[k], first, strides[k], &mut tiles[k][..n]);
+            }
+            f(std::array::from_fn(|k| &tiles[k][..n]), &mut result[..n]);
+            emit(&result[..n]);
+        }
+    });
 }
 
 fn widen_into<W: Wide>(x: View<'_>, first: isize, stride: isize, tile: &mut [W]) {
