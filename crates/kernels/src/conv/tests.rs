@@ -30,6 +30,10 @@ fn cases() -> Vec<Conv> {
         call(2, 2, 1, 1, [one, one, axis(40, 5, 1, 3, 4)]),
         call(3, 1, 7, 6, [one, axis(5, 1, 1, 1, 0), axis(6, 1, 1, 1, 0)]),
         call(2, 1, 3, 2, [one, axis(7, 1, 2, 1, 0), axis(7, 1, 2, 1, 0)]),
+        // A first layer, and a padding wider than the kernel.
+        call(3, 1, 1, 8, [one, plain(11), plain(19)]),
+        call(2, 2, 1, 2, [axis(3, 2, 1, 1, 1), axis(5, 3, 1, 1, 0), axis(20, 2, 1, 1, 3)]),
+        call(2, 2, 1, 2, [one, axis(9, 3, 4, 1, 1), axis(41, 3, 3, 2, 1)]),
         // Several images in one product, and lines of a large one.
         call(9, 1, 16, 24, [one, plain(7), plain(7)]),
         call(5, 1, 64, 8, [one, plain(40), plain(61)]),

@@ -209,3 +209,23 @@ fn shared_heads(op: &'static str, q: &Tensor, k: &Tensor) -> Tensor {
     let joined: Shape = k.shape().with(lead, heads);
     k.unsqueeze(lead as isize + 1).broadcast_to(repeated).reshape(joined)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::AttentionOptions;
+    use crate::{Tensor, vjp};
+
+    #[test]
+    fn a_query_that_sees_nothing_gets_zeros_and_a_finite_gradient() {
+        let x = Tensor::from([[0.5f32, -1.0], [2.0, 0.25]]);
+        let mask = Tensor::from([[true, false], [false, false]]);
+        let attend = |x: &Tensor| {
+            let options = AttentionOptions { mask: Some(&mask), ..Default::default() };
+            x.scaled_dot_product_attention(x, x, &options)
+        };
+        let (y, pull) = vjp(|x| vec![attend(&x[0])], std::slice::from_ref(&x));
+        assert_eq!(y[0].to_vec::<f32>(), [0.5, -1.0, 0.0, 0.0]);
+        let dx = pull.call(&[Tensor::from([[1.0f32, 1.0], [1.0, 1.0]])]).unwrap().remove(0).unwrap();
+        assert_eq!(dx.to_vec::<f32>(), [1.0, 1.0, 0.0, 0.0]);
+    }
+}

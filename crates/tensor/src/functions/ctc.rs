@@ -118,3 +118,30 @@ fn check(
     }
     (time, batch, longest)
 }
+
+#[cfg(test)]
+mod tests {
+    use thalweg_core::DType;
+
+    use super::CtcOptions;
+    use crate::{Reduction, Tensor};
+
+    fn losses(zero_infinity: bool) -> Vec<f32> {
+        // Two steps: "1 1" needs three (a blank between), "2" has three alignments, "" has one.
+        let x = Tensor::zeros([2, 3, 3], DType::F32).log_softmax(2);
+        let targets = Tensor::from([[1i64, 1], [2, 0], [0, 0]]);
+        let options = CtcOptions { zero_infinity, reduction: Reduction::None, ..Default::default() };
+        x.ctc_loss(&targets, &[2, 2, 2], &[2, 1, 0], &options).to_vec()
+    }
+
+    #[test]
+    fn alignments_are_counted_and_impossible_targets_are_infinite() {
+        let got = losses(false);
+        assert_eq!(got[0], f32::INFINITY);
+        assert!(
+            (got[1] - (9.0f32 / 3.0).ln()).abs() < 1e-6 && (got[2] - 9.0f32.ln()).abs() < 1e-6,
+            "{got:?}"
+        );
+        assert_eq!(losses(true)[0], 0.0);
+    }
+}

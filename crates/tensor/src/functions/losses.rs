@@ -278,3 +278,19 @@ impl Tensor {
         options.reduction.of(&loss)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Reduction;
+    use crate::{Tensor, vjp};
+
+    #[test]
+    fn certain_and_right_predictions_have_finite_gradients() {
+        let (x, t) = (Tensor::from([0.0f32, 1.0, 0.0]), Tensor::from([0.0f32, 1.0, 1.0]));
+        let loss = |x: &[Tensor]| vec![x[0].binary_cross_entropy(&t, Reduction::None)];
+        let (y, pull) = vjp(loss, std::slice::from_ref(&x));
+        assert_eq!(y[0].to_vec::<f32>(), [0.0, 0.0, 100.0]);
+        let dx = pull.call(&[Tensor::from([1.0f32; 3])]).unwrap().remove(0).unwrap();
+        assert!(dx.to_vec::<f32>().iter().all(|d| d.is_finite()), "{:?}", dx.to_vec::<f32>());
+    }
+}

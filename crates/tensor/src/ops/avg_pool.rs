@@ -1,6 +1,6 @@
 //! `avg_pool`: the mean of each window; padding counts as zeros, or not at all.
 
-use thalweg_core::{Element, View, ViewMut, with_dtype};
+use thalweg_core::{View, ViewMut};
 use thalweg_kernels::rows::pool;
 
 use crate::apply::run;
@@ -9,6 +9,7 @@ use crate::error::{OpError, or_fail};
 use crate::meta::{Meta, arity, require_float};
 use crate::ops::pooling::{self, PoolAxes, PoolAxis, Sliding, Windows};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
+use crate::ops::rowwise::{narrow_into, widened};
 use crate::ops::sample::{Draw, Sample};
 use crate::ops::{AvgPoolGrad, single};
 use crate::tensor::Tensor;
@@ -74,22 +75,23 @@ impl Primitive for AvgPool {
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         let w = pooling::checked(Self::NAME, x[0].shape(), &self.axes);
-        with_dtype!(y.dtype(), T => {
-            let x: Vec<T> = x[0].iter().collect();
-            let planes = x.chunks_exact(w.inputs().max(1)).zip(y.dense::<T>().chunks_exact_mut(w.outputs().max(1)));
-            for (x, y) in planes {
-                for (out, y) in y.iter_mut().enumerate() {
-                    let sum: f64 = w.positions(out).map(|at| x[at].to_f64()).sum();
-                    *y = T::from_f64(sum / self.divisor.of(&w, out));
-                }
+        let (x, mut means) = (widened(x[0]), vec![0.0; y.shape().numel()]);
+        let planes = x.chunks_exact(w.inputs().max(1)).zip(means.chunks_exact_mut(w.outputs().max(1)));
+        for (x, means) in planes {
+            for (out, mean) in means.iter_mut().enumerate() {
+                let sum: f64 = w.positions(out).map(|at| x[at]).sum();
+                *mean = sum / self.divisor.of(&w, out);
             }
-        });
+        }
+        narrow_into(&means, y);
         Ok(())
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         let w = pooling::checked(Self::NAME, x[0].shape(), &self.axes);
-        let (Some((size, window)), Some(divisor)) = (w.kernel2d(), self.divisor.kernel()) else { return false };
+        let (Some((size, window)), Some(divisor)) = (w.kernel2d(), self.divisor.kernel()) else {
+            return false;
+        };
         let Some(x) = single::operand(x[0]) else { return false };
         single::result(y, |y| pool::avg_pool2d(&x, size, window, divisor, y))
     }
@@ -101,7 +103,9 @@ impl Primitive for AvgPool {
     fn samples() -> Vec<Sample> {
         [Divisor::Padded, Divisor::Inside, Divisor::Fixed(3)]
             .into_iter()
-            .flat_map(|divisor| pooling::samples(|axes, _| AvgPool { axes, divisor }, |x, _| vec![Draw::any(x)]))
+            .flat_map(|divisor| {
+                pooling::samples(|axes, _| AvgPool { axes, divisor }, |x, _| vec![Draw::any(x)])
+            })
             .collect()
     }
 }

@@ -2,7 +2,7 @@
 //! `avg_pool`.
 
 use smallvec::SmallVec;
-use thalweg_core::{Element, Shape, View, ViewMut, with_dtype};
+use thalweg_core::{Shape, View, ViewMut};
 use thalweg_kernels::rows::pool;
 
 use crate::apply::run;
@@ -11,6 +11,7 @@ use crate::meta::{Meta, arity, require_float};
 use crate::ops::avg_pool::Divisor;
 use crate::ops::pooling::{self, PoolAxis};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
+use crate::ops::rowwise::{narrow_into, widened};
 use crate::ops::sample::{Draw, Sample};
 use crate::ops::{AvgPool, single};
 
@@ -33,7 +34,11 @@ impl Primitive for AvgPoolGrad {
         require_float(Self::NAME, dy)?;
         let n = self.axes.len();
         if dy.shape.rank() < n {
-            return Err(OpError::Rank { op: Self::NAME, want: "as many as are pooled", shape: dy.shape.clone() });
+            return Err(OpError::Rank {
+                op: Self::NAME,
+                want: "as many as are pooled",
+                shape: dy.shape.clone(),
+            });
         }
         let lead = dy.shape.rank() - n;
         let x: Shape = dy.shape[..lead].iter().chain(&self.input).copied().collect();
@@ -55,25 +60,23 @@ impl Primitive for AvgPoolGrad {
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         let w = pooling::checked(Self::NAME, y.shape(), &self.axes);
-        let mut sums = vec![0.0f64; w.inputs()];
-        with_dtype!(y.dtype(), T => {
-            let dy: Vec<T> = x[0].iter().collect();
-            let planes = dy.chunks_exact(w.outputs().max(1)).zip(y.dense::<T>().chunks_exact_mut(w.inputs().max(1)));
-            for (dy, dx) in planes {
-                sums.fill(0.0);
-                for (out, dy) in dy.iter().enumerate() {
-                    let share = dy.to_f64() / self.divisor.of(&w, out);
-                    w.positions(out).for_each(|at| sums[at] += share);
-                }
-                dx.iter_mut().zip(&sums).for_each(|(dx, &s)| *dx = T::from_f64(s));
+        let (dy, mut sums) = (widened(x[0]), vec![0.0; y.shape().numel()]);
+        let planes = dy.chunks_exact(w.outputs().max(1)).zip(sums.chunks_exact_mut(w.inputs().max(1)));
+        for (dy, sums) in planes {
+            for (out, dy) in dy.iter().enumerate() {
+                let share = dy / self.divisor.of(&w, out);
+                w.positions(out).for_each(|at| sums[at] += share);
             }
-        });
+        }
+        narrow_into(&sums, y);
         Ok(())
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         let w = pooling::checked(Self::NAME, y.shape(), &self.axes);
-        let (Some((size, window)), Some(divisor)) = (w.kernel2d(), self.divisor.kernel()) else { return false };
+        let (Some((size, window)), Some(divisor)) = (w.kernel2d(), self.divisor.kernel()) else {
+            return false;
+        };
         let Some(dy) = single::operand(x[0]) else { return false };
         single::result(y, |dx| pool::avg_pool2d_backward(&dy, size, window, divisor, dx))
     }

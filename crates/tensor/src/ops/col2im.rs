@@ -2,7 +2,7 @@
 //! (batch, channels · taps, outputs) → (batch, channels, *size).
 
 use smallvec::SmallVec;
-use thalweg_core::{Element, Shape, View, ViewMut, with_dtype};
+use thalweg_core::{Shape, View, ViewMut};
 use thalweg_kernels::conv;
 
 use crate::apply::run;
@@ -12,6 +12,7 @@ use crate::meta::{Meta, arity, require_float};
 use crate::ops::convolution::{ConvGeometry, ConvOptions, sample_calls};
 use crate::ops::im2col::{columns, for_each_pair, windows};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
+use crate::ops::rowwise::{narrow_into, widened};
 use crate::ops::sample::{Draw, Sample};
 use crate::ops::{Im2col, single};
 use crate::tensor::Tensor;
@@ -46,7 +47,11 @@ impl Primitive for Col2im {
         let [x] = arity(Self::NAME, x)?;
         require_float(Self::NAME, x)?;
         if x.shape.rank() != 3 {
-            return Err(OpError::Rank { op: Self::NAME, want: "3 (batch, channels · taps, windows)", shape: x.shape.clone() });
+            return Err(OpError::Rank {
+                op: Self::NAME,
+                want: "3 (batch, channels · taps, windows)",
+                shape: x.shape.clone(),
+            });
         }
         let want = columns(&self.windows(x.shape[0])?);
         if want != x.shape {
@@ -65,14 +70,10 @@ impl Primitive for Col2im {
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-        fn typed<T: Element>(c: &conv::Conv, x: View<'_>, y: &mut ViewMut<'_>) {
-            let x: Vec<T> = x.iter().collect();
-            let mut sums = vec![0.0f64; y.shape().numel()];
-            for_each_pair(c, |at, column| sums[at] += x[column].to_f64());
-            y.dense::<T>().iter_mut().zip(&sums).for_each(|(y, &s)| *y = T::from_f64(s));
-        }
         let c = self.windows(y.shape()[0])?;
-        with_dtype!(y.dtype(), T => typed::<T>(&c, x[0], y));
+        let (x, mut sums) = (widened(x[0]), vec![0.0; y.shape().numel()]);
+        for_each_pair(&c, |at, column| sums[at] += x[column]);
+        narrow_into(&sums, y);
         Ok(())
     }
 
@@ -114,7 +115,12 @@ impl Tensor {
         let x = if self.rank() == 2 { self.unsqueeze(0) } else { self.clone() };
         if x.rank() != 3 || taps == 0 || !x.size(1).is_multiple_of(taps) {
             let hint = "axis 1 of the columns must be channels times the elements of a window";
-            fail(OpError::Shapes { op, left: self.shape().clone(), right: kernel.iter().copied().collect(), hint });
+            fail(OpError::Shapes {
+                op,
+                left: self.shape().clone(),
+                right: kernel.iter().copied().collect(),
+                hint,
+            });
         }
         let channels = x.size(1) / taps;
         let y = run(Col2im { geometry, kernel, channels, size }, &[&x]);

@@ -69,7 +69,9 @@ impl Primitive for Conv {
     }
 
     fn samples() -> Vec<Sample> {
-        let call = |(x, w, geometry): (Shape, Shape, ConvGeometry)| Sample::new(Conv { geometry }, [Draw::any(x), Draw::any(w)]);
+        let call = |(x, w, geometry): (Shape, Shape, ConvGeometry)| {
+            Sample::new(Conv { geometry }, [Draw::any(x), Draw::any(w)])
+        };
         convolution::sample_calls().into_iter().map(call).collect()
     }
 }
@@ -135,4 +137,43 @@ pub(crate) fn with_bias(op: &'static str, y: Tensor, bias: Option<&Tensor>) -> T
     shape.dims_mut()[1] = bias.numel();
     let bias = bias.reshape(shape);
     y + bias
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_core::DType;
+
+    use super::ConvOptions;
+    use crate::{ConvTransposeOptions, Tensor};
+
+    #[test]
+    fn one_image_is_a_batch_of_one() {
+        let x = Tensor::linspace(-1.0, 1.0, 18).reshape([2, 3, 3]);
+        let w = Tensor::linspace(0.0, 1.0, 16).reshape([2, 2, 2, 2]);
+        let options = ConvOptions::default();
+        let (one, batch) = (x.conv2d(&w, None, &options), x.unsqueeze(0).conv2d(&w, None, &options));
+        assert_eq!(one.shape()[..], [2, 2, 2]);
+        assert_eq!(one.to_vec::<f32>(), batch.to_vec::<f32>());
+        let options = ConvTransposeOptions::default();
+        assert_eq!(x.conv_transpose2d(&w, None, &options).shape()[..], [2, 4, 4]);
+    }
+
+    #[test]
+    fn calls_that_do_not_fit_say_what_to_do() {
+        let refused = |x: &[usize], w: &[usize], options: ConvOptions| {
+            let (x, w) = (Tensor::zeros(x, DType::F32), Tensor::zeros(w, DType::F32));
+            let call = std::panic::AssertUnwindSafe(|| x.conv2d(&w, None, &options));
+            let panic = std::panic::catch_unwind(call).expect_err("must be refused");
+            panic.downcast_ref::<String>().expect("a message").clone()
+        };
+        let plain = ConvOptions::default;
+        let message = refused(&[1, 3, 5, 5], &[2, 4, 3, 3], plain());
+        assert!(message.starts_with("conv2d: shapes [1, 3, 5, 5] and [2, 4, 3, 3] do not fit"), "{message}");
+        let message = refused(&[1, 1, 2, 2], &[1, 1, 3, 3], plain());
+        assert!(message.contains("larger than the padded input"), "{message}");
+        let message = refused(&[1, 1, 5, 5], &[1, 1, 3, 3], ConvOptions { stride: 0.into(), ..plain() });
+        assert!(message.starts_with("conv2d: stride = 0"), "{message}");
+        let options = ConvOptions { stride: 2.into(), padding: crate::Padding::Same, ..plain() };
+        assert!(refused(&[1, 1, 5, 5], &[1, 1, 3, 3], options).contains("stride 1"));
+    }
 }

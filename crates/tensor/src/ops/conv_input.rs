@@ -42,7 +42,10 @@ impl Primitive for ConvInput {
                 return Err(OpError::Rank { op: name, want, shape: shape.clone() });
             }
         }
-        let x: Shape = [y.shape[0], w.shape[1] * self.geometry.groups].into_iter().chain(self.input.iter().copied()).collect();
+        let x: Shape = [y.shape[0], w.shape[1] * self.geometry.groups]
+            .into_iter()
+            .chain(self.input.iter().copied())
+            .collect();
         if self.geometry.result(name, &x, &w.shape)? != y.shape {
             let hint = "axis 1 of the input (channels) must equal axis 0 of the weight";
             return Err(OpError::Shapes { op: name, left: y.shape.clone(), right: w.shape.clone(), hint });
@@ -116,7 +119,12 @@ impl Tensor {
     /// Transposed convolution along one axis. self: (batch, in, length) or (in, length), weight:
     /// (in, out / groups, kernel), bias: (out).
     #[track_caller]
-    pub fn conv_transpose1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &ConvTransposeOptions) -> Tensor {
+    pub fn conv_transpose1d(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: &ConvTransposeOptions,
+    ) -> Tensor {
         transpose(self, weight, bias, options, 1)
     }
 
@@ -131,20 +139,36 @@ impl Tensor {
     /// assert_eq!(y.shape()[..], [1, 2, 10, 10]);
     /// ```
     #[track_caller]
-    pub fn conv_transpose2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &ConvTransposeOptions) -> Tensor {
+    pub fn conv_transpose2d(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: &ConvTransposeOptions,
+    ) -> Tensor {
         transpose(self, weight, bias, options, 2)
     }
 
     /// Transposed convolution along three axes. self: (batch, in, depth, height, width) or without
     /// batch, weight: (in, out / groups, *kernel), bias: (out).
     #[track_caller]
-    pub fn conv_transpose3d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &ConvTransposeOptions) -> Tensor {
+    pub fn conv_transpose3d(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: &ConvTransposeOptions,
+    ) -> Tensor {
         transpose(self, weight, bias, options, 3)
     }
 }
 
 #[track_caller]
-fn transpose(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, options: &ConvTransposeOptions, n: usize) -> Tensor {
+fn transpose(
+    x: &Tensor,
+    w: &Tensor,
+    bias: Option<&Tensor>,
+    options: &ConvTransposeOptions,
+    n: usize,
+) -> Tensor {
     let op = NAMES[n - 1];
     let want = ["3 in the weight", "4 in the weight", "5 in the weight"][n - 1];
     if w.rank() != n + 2 {
@@ -183,8 +207,14 @@ impl ConvTransposeOptions {
                 return error("output_padding", extra[i], "must be less than the stride");
             }
             let reach = dilation[i].saturating_mul(kernel[i] - 1).saturating_add(1);
-            let full = x[2 + i].saturating_sub(1).saturating_mul(stride[i]).saturating_add(reach).saturating_add(extra[i]);
-            let Some(size) = full.checked_sub(padding[i].saturating_mul(2)).filter(|&s| s > 0 && x[2 + i] > 0) else {
+            let full = x[2 + i]
+                .saturating_sub(1)
+                .saturating_mul(stride[i])
+                .saturating_add(reach)
+                .saturating_add(extra[i]);
+            let Some(size) =
+                full.checked_sub(padding[i].saturating_mul(2)).filter(|&s| s > 0 && x[2 + i] > 0)
+            else {
                 return error("padding", padding[i], "cuts off the whole result");
             };
             axes.push(ConvAxis { stride: stride[i], dilation: dilation[i], padding: [padding[i]; 2] });

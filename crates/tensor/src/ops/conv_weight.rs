@@ -38,7 +38,8 @@ impl Primitive for ConvWeight {
             return Err(misfit());
         }
         let groups = self.geometry.groups.max(1);
-        let w: Shape = [y.shape[1], x.shape[1] / groups].into_iter().chain(self.kernel.iter().copied()).collect();
+        let w: Shape =
+            [y.shape[1], x.shape[1] / groups].into_iter().chain(self.kernel.iter().copied()).collect();
         if self.geometry.result(Self::NAME, &x.shape, &w)? != y.shape {
             return Err(misfit());
         }

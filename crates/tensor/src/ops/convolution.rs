@@ -1,12 +1,12 @@
 //! What convolution, its two gradients and the unfolding of windows have in common: the geometry.
 
 use smallvec::SmallVec;
-use thalweg_core::{Element, Shape, View, ViewMut, with_dtype};
+use thalweg_core::{Shape, View, ViewMut};
 use thalweg_kernels::conv;
 
 use crate::args::PerAxis;
 use crate::error::OpError;
-use crate::ops::rowwise::widened;
+use crate::ops::rowwise::{narrow_into, widened};
 
 /// How windows lie along one spatial axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -203,7 +203,7 @@ pub(crate) fn reference(
         let [a_at, b_at, y_at] = places([x, w, y]);
         sums[y_at] += a[a_at] * b[b_at];
     });
-    with_dtype!(y.dtype(), T => y.dense::<T>().iter_mut().zip(&sums).for_each(|(y, &s)| *y = T::from_f64(s)));
+    narrow_into(&sums, y);
 }
 
 /// Multiplications and additions.

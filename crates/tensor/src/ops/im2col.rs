@@ -2,7 +2,7 @@
 //! (batch, channels · taps, outputs).
 
 use smallvec::SmallVec;
-use thalweg_core::{Element, Shape, View, ViewMut, with_dtype};
+use thalweg_core::{Shape, View, ViewMut};
 use thalweg_kernels::conv;
 
 use crate::apply::run;
@@ -12,6 +12,7 @@ use crate::meta::{Meta, arity, require_float};
 use crate::ops::conv::batched;
 use crate::ops::convolution::{ConvGeometry, ConvOptions, sample_calls};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
+use crate::ops::rowwise::{narrow_into, widened};
 use crate::ops::sample::{Draw, Sample};
 use crate::ops::{Col2im, single};
 use crate::tensor::Tensor;
@@ -86,14 +87,10 @@ impl Primitive for Im2col {
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-        fn typed<T: Element>(c: &conv::Conv, x: View<'_>, y: &mut ViewMut<'_>) {
-            let x: Vec<T> = x.iter().collect();
-            let y = y.dense::<T>();
-            y.fill(T::from_f64(0.0));
-            for_each_pair(c, |at, column| y[column] = x[at]);
-        }
         let c = windows(Self::NAME, &self.geometry, &self.kernel, x[0].shape())?;
-        with_dtype!(y.dtype(), T => typed::<T>(&c, x[0], y));
+        let (x, mut columns) = (widened(x[0]), vec![0.0; y.shape().numel()]);
+        for_each_pair(&c, |at, column| columns[column] = x[at]);
+        narrow_into(&columns, y);
         Ok(())
     }
 

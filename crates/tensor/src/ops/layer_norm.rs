@@ -106,7 +106,14 @@ impl Primitive for LayerNorm {
             let vectors = std::iter::repeat_n(Draw::any([cols]), vectors);
             Sample::new(op, std::iter::once(Draw::any(shape)).chain(vectors))
         };
-        vec![call(&[3, 5], 0), call(&[2, 2, 4], 1), call(&[3, 6], 2), call(&[2, 1], 2), call(&[0, 4], 2), call(&[2, 37], 2)]
+        vec![
+            call(&[3, 5], 0),
+            call(&[2, 2, 4], 1),
+            call(&[3, 6], 2),
+            call(&[2, 1], 2),
+            call(&[0, 4], 2),
+            call(&[2, 37], 2),
+        ]
     }
 }
 

@@ -1,6 +1,6 @@
 //! `max_pool`: the largest element of each window; NaN if the window holds one. Padding is −∞.
 
-use thalweg_core::{Element, View, ViewMut, with_dtype};
+use thalweg_core::{View, ViewMut};
 use thalweg_kernels::rows::pool;
 
 use crate::apply::run;
@@ -9,6 +9,7 @@ use crate::error::{OpError, or_fail};
 use crate::meta::{Meta, arity, require_float};
 use crate::ops::pooling::{self, PoolAxes, PoolAxis, Sliding, Windows};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
+use crate::ops::rowwise::{narrow_into, widened};
 use crate::ops::sample::{Draw, Sample};
 use crate::ops::{MaxPoolGrad, MaxPoolIndices, single};
 use crate::tensor::Tensor;
@@ -33,10 +34,10 @@ pub(crate) fn infer_choice(op: &'static str, x: &Meta, axes: &[PoolAxis]) -> Res
 }
 
 /// Where the largest of some elements is: the first of equals, the last NaN.
-pub(crate) fn arg_max<T: Element>(x: &[T], positions: impl Iterator<Item = usize>) -> usize {
+fn arg_max(x: &[f64], positions: impl Iterator<Item = usize>) -> usize {
     let mut best: Option<(usize, f64)> = None;
     for at in positions {
-        let v = x[at].to_f64();
+        let v = x[at];
         if best.is_none_or(|(_, b)| v > b || v.is_nan()) {
             best = Some((at, v));
         }
@@ -45,15 +46,12 @@ pub(crate) fn arg_max<T: Element>(x: &[T], positions: impl Iterator<Item = usize
 }
 
 /// Calls `f(plane, output, input)` with the position of each window's maximum within its plane.
-pub(crate) fn for_each_max(x: View<'_>, w: &Windows, f: &mut dyn FnMut(usize, usize, usize)) {
-    with_dtype!(x.dtype(), T => {
-        let x: Vec<T> = x.iter().collect();
-        for (plane, x) in x.chunks_exact(w.inputs().max(1)).enumerate() {
-            for out in 0..w.outputs() {
-                f(plane, out, arg_max(x, w.positions(out)));
-            }
+pub(crate) fn for_each_max(x: &[f64], w: &Windows, mut f: impl FnMut(usize, usize, usize)) {
+    for (plane, x) in x.chunks_exact(w.inputs().max(1)).enumerate() {
+        for out in 0..w.outputs() {
+            f(plane, out, arg_max(x, w.positions(out)));
         }
-    });
+    }
 }
 
 impl Primitive for MaxPool {
@@ -74,11 +72,10 @@ impl Primitive for MaxPool {
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         let w = pooling::checked(Self::NAME, x[0].shape(), &self.axes);
-        with_dtype!(y.dtype(), T => {
-            let dense: Vec<T> = x[0].iter().collect();
-            let (n_in, n_out, y) = (w.inputs(), w.outputs(), y.dense::<T>());
-            for_each_max(x[0], &w, &mut |plane, out, at| y[plane * n_out + out] = dense[plane * n_in + at]);
-        });
+        let (x, mut max) = (widened(x[0]), vec![0.0; y.shape().numel()]);
+        let (n_in, n_out) = (w.inputs(), w.outputs());
+        for_each_max(&x, &w, |plane, out, at| max[plane * n_out + out] = x[plane * n_in + at]);
+        narrow_into(&max, y);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! `max_pool_grad`: each element of a pooled gradient, added where its window has its maximum:
 //! dx[argmax(window p of x)] += dy[p].
 
-use thalweg_core::{Element, View, ViewMut, with_dtype};
+use thalweg_core::{View, ViewMut};
 use thalweg_kernels::rows::pool;
 
 use crate::apply::run;
@@ -10,6 +10,7 @@ use crate::meta::{Meta, arity, require_same_dtype, require_same_shape};
 use crate::ops::max_pool::{for_each_max, infer_choice};
 use crate::ops::pooling::{self, PoolAxis};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
+use crate::ops::rowwise::{narrow_into, widened};
 use crate::ops::sample::{Draw, Sample};
 use crate::ops::{MaxPoolIndices, single};
 
@@ -57,11 +58,10 @@ impl Primitive for MaxPoolGrad {
         let w = pooling::checked(Self::NAME, x[0].shape(), &self.axes);
         let (n_in, n_out) = (w.inputs(), w.outputs());
         let mut sums = vec![0.0f64; y.shape().numel()];
-        with_dtype!(y.dtype(), T => {
-            let dy: Vec<T> = x[1].iter().collect();
-            for_each_max(x[0], &w, &mut |plane, out, at| sums[plane * n_in + at] += dy[plane * n_out + out].to_f64());
-            y.dense::<T>().iter_mut().zip(&sums).for_each(|(y, &s)| *y = T::from_f64(s));
-        });
+        let dy = widened(x[1]);
+        let add = |plane: usize, out: usize, at: usize| sums[plane * n_in + at] += dy[plane * n_out + out];
+        for_each_max(&widened(x[0]), &w, add);
+        narrow_into(&sums, y);
         Ok(())
     }
 

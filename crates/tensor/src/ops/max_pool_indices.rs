@@ -8,6 +8,7 @@ use crate::meta::{Meta, arity};
 use crate::ops::max_pool::{for_each_max, infer_choice};
 use crate::ops::pooling::{self, PoolAxis};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
+use crate::ops::rowwise::widened;
 use crate::ops::sample::{Draw, Sample};
 
 /// Where the largest element of each window is.
@@ -36,7 +37,7 @@ impl Primitive for MaxPoolIndices {
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         let w = pooling::checked(Self::NAME, x[0].shape(), &self.axes);
         let (n_out, y) = (w.outputs(), y.dense::<i64>());
-        for_each_max(x[0], &w, &mut |plane, out, at| y[plane * n_out + out] = at as i64);
+        for_each_max(&widened(x[0]), &w, |plane, out, at| y[plane * n_out + out] = at as i64);
         Ok(())
     }
 

@@ -13,6 +13,14 @@ pub(crate) fn widened(x: View<'_>) -> Vec<f64> {
     with_dtype!(x.dtype(), T => x.iter::<T>().map(|v| v.to_f64()).collect())
 }
 
+/// Fills a result from f64. Reference kernels compute between [`widened`] and this, so that they are
+/// compiled once and not once per dtype.
+pub(crate) fn narrow_into(values: &[f64], y: &mut ViewMut<'_>) {
+    with_dtype!(y.dtype(), T => {
+        y.dense::<T>().iter_mut().zip(values).for_each(|(y, &v)| *y = T::from_f64(v));
+    });
+}
+
 /// The reference: calls `f` on each row of operands that all have the shape of the result.
 pub(crate) fn eval_rows<const N: usize>(
     x: [View<'_>; N],
@@ -24,13 +32,11 @@ pub(crate) fn eval_rows<const N: usize>(
         return;
     }
     let x = x.map(widened);
-    let mut row = vec![0.0; cols];
-    with_dtype!(y.dtype(), T => {
-        for (i, y) in y.dense::<T>().chunks_exact_mut(cols).enumerate() {
-            f(std::array::from_fn(|k| &x[k][i * cols..(i + 1) * cols]), &mut row);
-            y.iter_mut().zip(&row).for_each(|(y, &v)| *y = T::from_f64(v));
-        }
-    });
+    let mut values = vec![0.0; y.shape().numel()];
+    for (i, row) in values.chunks_exact_mut(cols).enumerate() {
+        f(std::array::from_fn(|k| &x[k][i * cols..(i + 1) * cols]), row);
+    }
+    narrow_into(&values, y);
 }
 
 /// An operand with at least one axis.
