@@ -204,6 +204,14 @@ impl Layout {
 
 /// The strides of a dense row-major tensor.
 pub fn row_major(shape: &[usize]) -> Strides {
+    let step = |d: usize| d.max(1) as isize;
+    match *shape {
+        [] => return SmallVec::new(),
+        [_] => return SmallVec::from_buf_and_len([1, 0, 0, 0], 1),
+        [_, b] => return SmallVec::from_buf_and_len([step(b), 1, 0, 0], 2),
+        [_, b, c] => return SmallVec::from_buf_and_len([step(b) * step(c), step(c), 1, 0], 3),
+        _ => {}
+    }
     let mut strides: Strides = SmallVec::from_elem(1, shape.len());
     for i in (1..shape.len()).rev() {
         strides[i - 1] = strides[i] * shape[i].max(1) as isize;

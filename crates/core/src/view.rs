@@ -19,6 +19,14 @@ impl<'a> View<'a> {
         Self { buffer, layout }
     }
 
+    /// The same memory through another layout.
+    pub fn with_layout<'b>(&self, layout: &'b Layout) -> View<'b>
+    where
+        'a: 'b,
+    {
+        View::new(self.buffer, layout)
+    }
+
     /// The dtype.
     pub fn dtype(&self) -> DType {
         self.buffer.dtype()
@@ -48,6 +56,15 @@ impl<'a> View<'a> {
             0 => &[][..],
             n => &self.buffer.as_slice()[start..start + n],
         })
+    }
+
+    /// The bytes of the elements in row-major order, if they lie so in memory.
+    pub fn dense_bytes(&self) -> Option<&'a [u8]> {
+        let size = self.dtype().size();
+        let (start, n) = (self.layout.offset(), self.layout.numel());
+        self.layout
+            .is_contiguous()
+            .then(|| if n == 0 { &[][..] } else { &self.buffer.bytes()[start * size..(start + n) * size] })
     }
 
     /// The elements in row-major order.

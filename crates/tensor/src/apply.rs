@@ -4,7 +4,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use thalweg_core::{Buffer, View, ViewMut};
+use thalweg_core::{Buffer, DType, View, ViewMut};
 
 use crate::error::{OpError, fail};
 use crate::meta::Meta;
@@ -97,9 +97,7 @@ fn with_left(
 }
 
 fn apply_op(op: Op, inputs: &[&Tensor], at: &'static Location<'static>) -> Result<Tensor, OpError> {
-    let metas: SmallVec<[&Meta; 4]> = inputs.iter().map(|t| t.meta()).collect();
-    let meta = op.infer(&metas)?;
-
+    let meta = infer(&op, inputs)?;
     let viewed = match inputs {
         [x] => op.view(x.layout(), &meta.shape).map(|layout| x.with_layout(layout, None)),
         _ => None,
@@ -114,6 +112,16 @@ fn apply_op(op: Op, inputs: &[&Tensor], at: &'static Location<'static>) -> Resul
     }
 }
 
+/// Collecting into a list costs as much as inferring, so the usual arities go without.
+#[inline]
+fn infer(op: &Op, inputs: &[&Tensor]) -> Result<Meta, OpError> {
+    match inputs {
+        [a] => op.infer(&[a.meta()]),
+        [a, b] => op.infer(&[a.meta(), b.meta()]),
+        _ => op.infer(&inputs.iter().map(|t| t.meta()).collect::<SmallVec<[&Meta; 8]>>()),
+    }
+}
+
 /// The lowest level among the operands, if it is one to be recorded.
 #[inline]
 fn wanted<'a>(inputs: impl Iterator<Item = &'a Tensor>) -> Option<u32> {
@@ -121,14 +129,50 @@ fn wanted<'a>(inputs: impl Iterator<Item = &'a Tensor>) -> Option<u32> {
 }
 
 fn compute(op: &Op, inputs: &[&Tensor], meta: Meta) -> Result<Tensor, OpError> {
-    meta.shape.checked_numel().map_err(|source| OpError::Shape { op: op.name(), source })?;
-    let mut buffer = Buffer::scratch(meta.dtype, meta.numel());
-    let views: SmallVec<[View<'_>; 4]> = inputs.iter().map(|t| t.view()).collect();
+    match inputs {
+        [a] => compute_views(op, &[a.view()], meta),
+        [a, b] => compute_views(op, &[a.view(), b.view()], meta),
+        _ => compute_views(op, &inputs.iter().map(|t| t.view()).collect::<SmallVec<[View<'_>; 8]>>(), meta),
+    }
+}
+
+fn compute_views(op: &Op, inputs: &[View<'_>], meta: Meta) -> Result<Tensor, OpError> {
+    let n = meta.shape.checked_numel().map_err(|source| OpError::Shape { op: op.name(), source })?;
+    let mut buffer = Buffer::scratch(meta.dtype, n);
     let mut out = ViewMut::new(&mut buffer, &meta.shape);
-    if !op.fast(&views, &mut out) {
-        op.eval(&views, &mut out)?;
+    if !op.fast(inputs, &mut out) {
+        op.eval(inputs, &mut out)?;
     }
     Ok(Tensor::dense(meta, buffer, None))
+}
+
+/// An elementwise op on a tensor and a number of its dtype. The number goes to the kernel as it is;
+/// the constant tensor that the op formally takes is made only where something must remember it.
+#[track_caller]
+pub(crate) fn run_with_number(op: Op, x: &Tensor, number: &Tensor, side: Side) -> Tensor {
+    let direct = matches!(x.dtype(), DType::F32 | DType::F64) && x.is_contiguous() && op.takes_numbers();
+    let (a, b) = match side {
+        Side::Left => (number, x),
+        Side::Right => (x, number),
+    };
+    if !direct || wanted(std::iter::once(x)).is_some() {
+        let spread =
+            |t: &Tensor| if t.shape() == x.shape() { t.clone() } else { number.spread_to(x.shape()) };
+        return run(op, &[&spread(a), &spread(b)]);
+    }
+    let result =
+        op.infer(&[x.meta(), x.meta()]).and_then(|meta| compute_views(&op, &[a.view(), b.view()], meta));
+    match result {
+        Ok(y) => y,
+        Err(error) => fail(error),
+    }
+}
+
+/// Where the number stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Left,
+    Right,
 }
 
 fn record(op: Op, inputs: &[&Tensor], value: Tensor, level: u32, at: &'static Location<'static>) -> Tensor {

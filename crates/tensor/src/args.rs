@@ -130,3 +130,51 @@ impl From<&Shape> for Dims {
         Dims(shape.iter().map(|&d| d as isize).collect())
     }
 }
+
+/// A size for each spatial axis: one number for all of them, or one for each.
+///
+/// ```
+/// use thalweg_tensor::{ConvOptions, PerAxis};
+/// let options = ConvOptions { stride: 2.into(), dilation: [1, 2].into(), ..Default::default() };
+/// assert_eq!(options.stride, PerAxis::from(2));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PerAxis(SmallVec<[usize; 3]>);
+
+impl PerAxis {
+    /// One size for each of `n` axes.
+    pub(crate) fn list(
+        &self,
+        op: &'static str,
+        name: &'static str,
+        n: usize,
+        shape: &Shape,
+    ) -> Result<SmallVec<[usize; 3]>, OpError> {
+        match self.0.len() {
+            1 => Ok(SmallVec::from_elem(self.0[0], n)),
+            len if len == n => Ok(self.0.clone()),
+            _ => {
+                let (value, shape) = (format!("{:?}", &self.0[..]), shape.clone());
+                Err(OpError::Argument { op, name, value, shape, need: "one number, or one per spatial axis" })
+            }
+        }
+    }
+}
+
+impl From<usize> for PerAxis {
+    fn from(size: usize) -> Self {
+        Self(smallvec::smallvec![size])
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for PerAxis {
+    fn from(sizes: [usize; N]) -> Self {
+        Self(SmallVec::from_slice(&sizes))
+    }
+}
+
+impl From<&[usize]> for PerAxis {
+    fn from(sizes: &[usize]) -> Self {
+        Self(SmallVec::from_slice(sizes))
+    }
+}

@@ -3,7 +3,7 @@
 //! Operators take references or values. A value on the left gives its memory to the result when
 //! nobody else sees it.
 
-use crate::apply::{run, run_owned};
+use crate::apply::{Side, run, run_owned, run_with_number};
 use crate::error::{InOp, or_fail};
 use crate::ops::{Add, Div, Mul, Neg, Op, Sub};
 use crate::scalar::Scalar;
@@ -25,14 +25,20 @@ pub(crate) fn binary(op: impl Into<Op>, a: &Tensor, b: &Tensor) -> Tensor {
 #[track_caller]
 pub(crate) fn with_scalar(op: impl Into<Op>, a: &Tensor, b: Scalar) -> Tensor {
     let dtype = b.dtype_with(a.dtype());
-    run(op, &[&a.to_dtype(dtype), &b.spread(dtype, a.shape())])
+    if dtype == a.dtype() {
+        return run_with_number(op.into(), a, &b.tensor(dtype), Side::Right);
+    }
+    run_with_number(op.into(), &a.to_dtype(dtype), &b.tensor(dtype), Side::Right)
 }
 
 /// A number and a tensor, in this order.
 #[track_caller]
 pub(crate) fn scalar_with(op: impl Into<Op>, a: Scalar, b: &Tensor) -> Tensor {
     let dtype = a.dtype_with(b.dtype());
-    run(op, &[&a.spread(dtype, b.shape()), &b.to_dtype(dtype)])
+    if dtype == b.dtype() {
+        return run_with_number(op.into(), b, &a.tensor(dtype), Side::Left);
+    }
+    run_with_number(op.into(), &b.to_dtype(dtype), &a.tensor(dtype), Side::Left)
 }
 
 /// Like [`binary`], with the left operand's memory up for reuse.
@@ -51,21 +57,28 @@ fn with_scalar_owned(op: impl Into<Op>, a: Tensor, b: Scalar) -> Tensor {
     run_owned(op, a, Some(&b))
 }
 
+/// `$Trait` for every mix of owned and borrowed tensors and numbers. `$floats` says that integers
+/// become floats first, as division needs.
 macro_rules! operator {
-    ($Trait:ident, $method:ident, $op:ident, |$t:ident| $prepare:expr) => {
+    ($Trait:ident, $method:ident, floats: $floats:literal) => {
         impl std::ops::$Trait<&Tensor> for &Tensor {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
-                let prepare = |$t: &Tensor| $prepare;
-                binary($op, &prepare(self), &prepare(other))
+                if $floats && !(self.dtype().is_float() && other.dtype().is_float()) {
+                    return binary($Trait, &self.as_float(), &other.as_float());
+                }
+                binary($Trait, self, other)
             }
         }
         impl std::ops::$Trait<&Tensor> for Tensor {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
-                if self.dtype().is_float() { binary_owned($op, self, other) } else { std::ops::$Trait::$method(&self, other) }
+                if !self.dtype().is_float() {
+                    return std::ops::$Trait::$method(&self, other);
+                }
+                binary_owned($Trait, self, other)
             }
         }
         impl std::ops::$Trait<Tensor> for &Tensor {
@@ -82,30 +95,37 @@ macro_rules! operator {
                 std::ops::$Trait::$method(self, &other)
             }
         }
-        operator!(scalars $Trait, $method, $op, |$t| $prepare; f64, i64);
+        operator!(numbers $Trait, $method, $floats; f64, i64);
     };
-    (scalars $Trait:ident, $method:ident, $op:ident, |$t:ident| $prepare:expr; $($number:ty),*) => {$(
+    (numbers $Trait:ident, $method:ident, $floats:literal; $($number:ty),*) => {$(
         impl std::ops::$Trait<$number> for &Tensor {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: $number) -> Tensor {
-                let prepare = |$t: &Tensor| $prepare;
-                with_scalar($op, &prepare(self), other.into())
+                if $floats && !self.dtype().is_float() {
+                    return with_scalar($Trait, &self.as_float(), other.into());
+                }
+                with_scalar($Trait, self, other.into())
             }
         }
         impl std::ops::$Trait<$number> for Tensor {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: $number) -> Tensor {
-                if self.dtype().is_float() { with_scalar_owned($op, self, other.into()) } else { std::ops::$Trait::$method(&self, other) }
+                if !self.dtype().is_float() {
+                    return std::ops::$Trait::$method(&self, other);
+                }
+                with_scalar_owned($Trait, self, other.into())
             }
         }
         impl std::ops::$Trait<&Tensor> for $number {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, other: &Tensor) -> Tensor {
-                let prepare = |$t: &Tensor| $prepare;
-                scalar_with($op, self.into(), &prepare(other))
+                if $floats && !other.dtype().is_float() {
+                    return scalar_with($Trait, self.into(), &other.as_float());
+                }
+                scalar_with($Trait, self.into(), other)
             }
         }
         impl std::ops::$Trait<Tensor> for $number {
@@ -118,10 +138,11 @@ macro_rules! operator {
     )*};
 }
 
-operator!(Add, add, Add, |t| t.clone());
-operator!(Sub, sub, Sub, |t| t.clone());
-operator!(Mul, mul, Mul, |t| t.clone());
-operator!(Div, div, Div, |t| t.as_float());
+// The ops bear the names of the operator traits.
+operator!(Add, add, floats: false);
+operator!(Sub, sub, floats: false);
+operator!(Mul, mul, floats: false);
+operator!(Div, div, floats: true);
 
 impl std::ops::Neg for &Tensor {
     type Output = Tensor;

@@ -57,12 +57,7 @@ impl Scalar {
 
     /// A tensor of any shape that holds this number once.
     pub(crate) fn spread(self, dtype: DType, shape: &Shape) -> Tensor {
-        let one = self.tensor(dtype);
-        if shape.rank() == 0 {
-            return one;
-        }
-        let layout = one.layout().broadcast_to(shape).expect("a scalar broadcasts to every shape");
-        one.with_layout(layout, None)
+        self.tensor(dtype).spread_to(shape)
     }
 
     /// A scalar tensor. The few numbers that a program keeps using are made once per thread.
@@ -93,6 +88,17 @@ impl Scalar {
         with_dtype!(dtype, T => buffer.as_mut_slice::<T>()[0] = self.element::<T>());
         let layout = Layout::contiguous(Shape::scalar());
         Tensor::from_buffer(buffer, layout.shape())
+    }
+}
+
+impl Tensor {
+    /// This scalar in every place of a shape, without history.
+    pub(crate) fn spread_to(&self, shape: &Shape) -> Tensor {
+        if shape.rank() == 0 {
+            return self.clone();
+        }
+        let layout = self.layout().broadcast_to(shape).expect("a scalar broadcasts to every shape");
+        self.with_layout(layout, None)
     }
 }
 

@@ -34,10 +34,10 @@ pub use attrs::Attrs;
 pub struct Call<'a> {
     /// The op.
     pub op: &'a str,
+    /// The name of the case among those of its op.
+    pub tag: &'a str,
     /// The operands in order, views applied.
     pub x: &'a [Tensor],
-    /// Their names.
-    pub names: &'a [String],
     /// Everything that is no tensor.
     pub attrs: &'a Attrs,
 }
@@ -148,9 +148,10 @@ fn check(case: &Value, call: Caller, data: &BTreeMap<String, Tensor>) -> Option<
     let stored: Vec<Tensor> = inputs.iter().map(|i| data[text(i, "key")].clone()).collect();
     let attrs = Attrs::new(&case["attrs"]);
     let op = text(case, "op");
+    let tag = text(case, "id").split_once('/').map_or("", |(_, tag)| tag);
     let evaluate = |stored: &[Tensor]| {
         let x: Vec<Tensor> = stored.iter().zip(inputs).map(|(t, i)| apply_view(t, &i["view"])).collect();
-        call(&Call { op, x: &x, names: &names, attrs: &attrs })
+        call(&Call { op, tag, x: &x, attrs: &attrs })
     };
     let values = evaluate(&stored)?;
     Some((|| {

@@ -1,10 +1,11 @@
 //! `concat`: tensors one after the other along an axis that exists.
 
-use thalweg_core::{Element, Shape, View, ViewMut, with_dtype};
+use thalweg_core::{Element, Layout, Shape, View, ViewMut, with_dtype};
 
 use crate::apply::run;
 use crate::error::{InOp, OpError, fail, or_fail};
 use crate::meta::{Meta, require_same_dtype};
+use crate::ops::copy;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
@@ -75,21 +76,17 @@ impl Primitive for Concat {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        fn typed<T: Element>(axis: usize, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-            let dense: Option<Vec<&[T]>> = x.iter().map(View::dense).collect();
-            let Some(dense) = dense else { return false };
-            let (_, size, inner) = y.shape().around(axis);
-            let (row, y, mut start) = (size * inner, y.dense::<T>(), 0);
-            for (x, data) in x.iter().zip(dense) {
-                let len = x.shape()[axis] * inner;
-                if len > 0 {
-                    y.chunks_exact_mut(row).zip(data.chunks_exact(len)).for_each(|(y, x)| y[start..start + len].copy_from_slice(x));
-                }
+        fn typed<T: Element>(axis: usize, x: &[View<'_>], y: &mut ViewMut<'_>) {
+            let dense = Layout::contiguous(y.shape().clone());
+            let mut start = 0;
+            for x in x {
+                let len = x.shape()[axis];
+                copy::place(*x, &dense.slice(axis, start, len, 1), y.dense::<T>());
                 start += len;
             }
-            true
         }
-        with_dtype!(y.dtype(), T => typed::<T>(self.axis, x, y))
+        with_dtype!(y.dtype(), T => typed::<T>(self.axis, x, y));
+        true
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {

@@ -1,12 +1,15 @@
 //! `convert`: the same values as another dtype. Floats become integers by truncation, saturating;
 //! anything becomes `bool` by "is not zero"; integers narrow by wrapping.
 
-use thalweg_core::{DType, View, ViewMut};
+use half::{bf16, f16};
+use thalweg_core::{DType, Element, View, ViewMut};
+use thalweg_kernels::stream::convert::{CastTo, cast, f16_to_f32, f32_to_f16};
+use thalweg_kernels::stream::split::par_chunks_mut;
 
 use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::{Meta, arity};
-use crate::ops::elementwise::through;
+use crate::ops::elementwise::{GRAIN, through};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
@@ -43,14 +46,67 @@ impl Primitive for Convert {
         Ok(())
     }
 
+    /// Dense operands of the common dtypes, in vectors.
+    fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
+        match (x[0].dtype(), self.dtype) {
+            (DType::F16, DType::F32) => pieces::<f16, f32>(x[0], y, f16_to_f32),
+            (DType::F32, DType::F16) => pieces::<f32, f16>(x[0], y, f32_to_f16),
+            (DType::F32, to) => cast_from::<f32>(x[0], to, y),
+            (DType::F64, to) => cast_from::<f64>(x[0], to, y),
+            (DType::BF16, to) => cast_from::<bf16>(x[0], to, y),
+            (DType::F16, to) => cast_from::<f16>(x[0], to, y),
+            (DType::I64, to) => cast_from::<i64>(x[0], to, y),
+            (DType::I32, to) => cast_from::<i32>(x[0], to, y),
+            (DType::U8, to) => cast_from::<u8>(x[0], to, y),
+            (DType::Bool, to) => cast_from::<bool>(x[0], to, y),
+            _ => false,
+        }
+    }
+
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         Cost::copy(x, y)
     }
 
     fn samples() -> Vec<Sample> {
         let to = |dtype| Sample::new(Convert { dtype }, [Draw::any([2, 3])]);
-        vec![to(DType::F64), to(DType::F32), Sample::new(Convert { dtype: DType::F64 }, [Draw::any([0, 2])])]
+        let from = |draw| move |dtype| Sample::new(Convert { dtype }, [Draw::clone(&draw)]);
+        let mut samples = vec![to(DType::F64), to(DType::F32), from(Draw::any([0, 2]))(DType::F64)];
+        samples.extend(DType::ALL.map(from(Draw::float([37], -300.0, 300.0))));
+        samples.extend(DType::ALL.map(from(Draw::int([37], -70_000, 70_000))));
+        samples.extend(DType::ALL.map(from(Draw::bool([37]))));
+        samples
     }
+}
+
+/// The conversions that the kernels have from one type.
+fn cast_from<A>(x: View<'_>, to: DType, y: &mut ViewMut<'_>) -> bool
+where
+    A: Element,
+    A: CastTo<f32> + CastTo<f64> + CastTo<f16> + CastTo<bf16> + CastTo<i64> + CastTo<i32> + CastTo<u8> + CastTo<bool>,
+{
+    match to {
+        DType::F32 => pieces::<A, f32>(x, y, cast),
+        DType::F64 => pieces::<A, f64>(x, y, cast),
+        // Through f32, whole numbers of more than 24 bits would be rounded twice.
+        DType::F16 | DType::BF16 if matches!(x.dtype(), DType::I64 | DType::I32) => false,
+        DType::F16 => pieces::<A, f16>(x, y, cast),
+        DType::BF16 => pieces::<A, bf16>(x, y, cast),
+        DType::I64 => pieces::<A, i64>(x, y, cast),
+        DType::I32 => pieces::<A, i32>(x, y, cast),
+        DType::U8 => pieces::<A, u8>(x, y, cast),
+        DType::Bool => pieces::<A, bool>(x, y, cast),
+        _ => false,
+    }
+}
+
+fn pieces<A: Element, B: Element>(
+    x: View<'_>,
+    y: &mut ViewMut<'_>,
+    f: impl Fn(&[A], &mut [B]) + Sync,
+) -> bool {
+    let Some(x) = x.dense::<A>() else { return false };
+    par_chunks_mut(y.dense(), GRAIN, |start, y| f(&x[start..start + y.len()], y));
+    true
 }
 
 impl Tensor {

@@ -16,6 +16,8 @@ use crate::tensor::Tensor;
 
 /// Elements that fit the nearest cache together with the operands.
 const TILE: usize = 512;
+/// Tiles of this size serve operands that have no more elements.
+const SMALL: usize = 32;
 /// Elements per parallel task: enough to outweigh waking a thread.
 pub(crate) const GRAIN: usize = 32 << 10;
 
@@ -146,6 +148,9 @@ macro_rules! binary_op {
             fn fast(&self, x: &[thalweg_core::View<'_>], y: &mut thalweg_core::ViewMut<'_>) -> bool {
                 $crate::ops::elementwise::fast_binary::<$Name>([x[0], x[1]], y)
             }
+            fn takes_numbers(&self) -> bool {
+                true
+            }
             fn reuses(&self) -> u32 {
                 1
             }
@@ -202,40 +207,28 @@ pub(crate) fn map_float(x: View<'_>, y: &mut ViewMut<'_>, f: impl Fn(f64) -> f64
 
 pub(crate) fn fast_unary<O: Unary>(x: View<'_>, y: &mut ViewMut<'_>) -> bool {
     match (x.dtype(), O::F32) {
-        (DType::F32 | DType::F16 | DType::BF16, Some(f)) => fast_unary_f32(x, y, f),
+        (DType::F32, Some(f)) => blocks([x], y.dense(), |[x], y| f(x, y)),
         (DType::F64, _) => blocks([x], y.dense(), |[x], y| map(x, y, O::float)),
+        (DType::F16 | DType::BF16, Some(f)) => through::<f32, f32, 1>([x], y, |[x], y| f(x, y)),
         _ => return false,
     }
     true
-}
-
-fn fast_unary_f32(x: View<'_>, y: &mut ViewMut<'_>, f: fn(&[f32], &mut [f32])) {
-    match x.dtype() {
-        DType::F32 => blocks([x], y.dense(), |[x], y| f(x, y)),
-        _ => through::<f32, f32, 1>([x], y, |[x], y| f(x, y)),
-    }
 }
 
 pub(crate) fn overwrite_unary<O: Unary>(y: &mut ViewMut<'_>) -> bool {
-    match (y.dtype(), O::F32) {
-        (DType::F32, Some(f)) => overwrite_unary_f32(y.dense(), f),
-        _ => return false,
-    }
-    true
-}
-
-fn overwrite_unary_f32(y: &mut [f32], f: fn(&[f32], &mut [f32])) {
-    par_chunks_mut(y, GRAIN, |_, y| {
+    let (DType::F32, Some(f)) = (y.dtype(), O::F32) else { return false };
+    par_chunks_mut(y.dense::<f32>(), GRAIN, |_, y| {
         let mut tile = [0.0; TILE];
         for y in y.chunks_mut(TILE) {
             tile[..y.len()].copy_from_slice(y);
             f(&tile[..y.len()], y);
         }
     });
+    true
 }
 
 pub(crate) fn eval_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-    if x[0].dtype().is_float() || O::DOMAIN == Domain::Float {
+    if x[0].dtype().is_float() {
         through::<f64, f64, 2>(x, y, |[a, b], y| zip(a, b, y, O::float));
         return Ok(());
     }
@@ -256,28 +249,16 @@ pub(crate) fn eval_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> R
 
 pub(crate) fn fast_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> bool {
     match (x[0].dtype(), O::F32) {
-        (DType::F32 | DType::F16 | DType::BF16, Some(f)) => fast_binary_f32(x, y, f),
+        (DType::F32, Some(f)) => blocks(x, y.dense(), |[a, b], y| f(a, b, y)),
         (DType::F64, _) => blocks(x, y.dense(), |[a, b], y| zip(a, b, y, O::float)),
+        (DType::F16 | DType::BF16, Some(f)) => through::<f32, f32, 2>(x, y, |[a, b], y| f(a, b, y)),
         _ => return false,
     }
     true
 }
 
-fn fast_binary_f32(x: [View<'_>; 2], y: &mut ViewMut<'_>, f: fn(&[f32], &[f32], &mut [f32])) {
-    match x[0].dtype() {
-        DType::F32 => blocks(x, y.dense(), |[a, b], y| f(a, b, y)),
-        _ => through::<f32, f32, 2>(x, y, |[a, b], y| f(a, b, y)),
-    }
-}
-
 pub(crate) fn overwrite_binary<O: Binary>(b: View<'_>, y: &mut ViewMut<'_>) -> bool {
-    match (y.dtype(), O::F32) {
-        (DType::F32, Some(f)) => overwrite_binary_f32(b, y, f),
-        _ => false,
-    }
-}
-
-fn overwrite_binary_f32(b: View<'_>, y: &mut ViewMut<'_>, f: fn(&[f32], &[f32], &mut [f32])) -> bool {
+    let (DType::F32, Some(f)) = (y.dtype(), O::F32) else { return false };
     let uniform = b.layout().strides().iter().all(|&s| s == 0);
     let dense = b.dense::<f32>();
     if !uniform && dense.is_none() {
@@ -300,37 +281,74 @@ fn overwrite_binary_f32(b: View<'_>, y: &mut ViewMut<'_>, f: fn(&[f32], &[f32], 
     true
 }
 
-/// A function on matching pieces of operands and result. Behind a pointer, so that the walk around it
-/// is compiled once per dtype and not once per op: one call per piece costs nothing, a copy of the walk
-/// per op costs minutes of compilation.
-type OnPieces<'f, T, U, const N: usize> = &'f (dyn Fn([&[T]; N], &mut [U]) + Sync);
-
 /// Calls `f` on matching straight pieces of operands of dtype `T` and of the result. Operands that
 /// do not lie straight are copied into a tile first.
-#[inline]
-pub(crate) fn blocks<T, U, const N: usize>(
+pub(crate) fn blocks<T: Element + Default, U: Element, const N: usize>(
     x: [View<'_>; N],
     y: &mut [U],
     f: impl Fn([&[T]; N], &mut [U]) + Sync,
-) where
-    T: Element + Default,
-    U: Element,
-{
-    walk_blocks(x, y, &f);
+) {
+    blocks_dyn(x, y, &f);
 }
 
-fn walk_blocks<T, U, const N: usize>(x: [View<'_>; N], y: &mut [U], f: OnPieces<'_, T, U, N>)
-where
-    T: Element + Default,
-    U: Element,
-{
-    let dense = x.map(|v| v.dense::<T>());
-    if dense.iter().all(Option::is_some) {
-        let dense = dense.map(|d| d.expect("checked just above"));
-        return par_chunks_mut(y, GRAIN, |start, y| f(dense.map(|d| &d[start..start + y.len()]), y));
+/// One instance for all ops: with `f` as a type parameter, every op would compile these loops anew.
+fn blocks_dyn<T: Element + Default, U: Element, const N: usize>(
+    x: [View<'_>; N],
+    y: &mut [U],
+    f: &(dyn Fn([&[T]; N], &mut [U]) + Sync),
+) {
+    let straight = x.map(Operand::<T>::of);
+    if straight.iter().all(Option::is_some) {
+        let straight = straight.map(|o| o.expect("checked just above"));
+        // Zeroing two full tiles would cost more than a small op.
+        return match y.len() {
+            n if n <= SMALL => straight_blocks::<T, U, N, SMALL>(straight, 0, y, f),
+            _ => par_chunks_mut(y, GRAIN, |start, y| straight_blocks::<T, U, N, TILE>(straight, start, y, f)),
+        };
     }
     let memory = x.map(|v| v.memory::<T>());
-    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| straight_runs(memory, layouts, y, f));
+    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| match y.len() {
+        n if n <= SMALL => straight_runs::<T, U, N, SMALL>(memory, layouts, y, f),
+        _ => straight_runs::<T, U, N, TILE>(memory, layouts, y, f),
+    });
+}
+
+/// An operand that needs no walk over its layout.
+#[derive(Clone, Copy)]
+enum Operand<'a, T> {
+    /// In row-major order.
+    Dense(&'a [T]),
+    /// One number everywhere.
+    Uniform(T),
+}
+
+impl<'a, T: Element> Operand<'a, T> {
+    fn of(x: View<'a>) -> Option<Self> {
+        // A scalar counts as uniform: it may stand for a constant of any shape.
+        if x.layout().strides().iter().all(|&s| s == 0) {
+            return Some(Operand::Uniform(x.memory()[x.layout().offset()]));
+        }
+        x.dense().map(Operand::Dense)
+    }
+}
+
+fn straight_blocks<T: Element + Default, U: Element, const N: usize, const TILE: usize>(
+    x: [Operand<'_, T>; N],
+    start: usize,
+    y: &mut [U],
+    f: &dyn Fn([&[T]; N], &mut [U]),
+) {
+    let dense = x.map(|o| if let Operand::Dense(d) = o { Some(&d[start..start + y.len()]) } else { None });
+    if dense.iter().all(Option::is_some) {
+        return f(dense.map(|d| d.expect("checked just above")), y);
+    }
+    let tiles: [[T; TILE]; N] =
+        x.map(|o| if let Operand::Uniform(v) = o { [v; TILE] } else { [T::default(); TILE] });
+    for (i, y) in y.chunks_mut(TILE).enumerate() {
+        let at = i * TILE;
+        let piece = |k: usize| dense[k].map_or(&tiles[k][..y.len()], |d| &d[at..at + y.len()]);
+        f(std::array::from_fn(piece), y);
+    }
 }
 
 /// Cuts the work along the first axis that has more than one row, so that each task fills one
@@ -351,11 +369,11 @@ pub(crate) fn by_leading_axis<U: Element, const N: usize>(
     });
 }
 
-fn straight_runs<T: Element + Default, U: Element, const N: usize>(
+fn straight_runs<T: Element + Default, U: Element, const N: usize, const TILE: usize>(
     memory: [&[T]; N],
     layouts: [&Layout; N],
     y: &mut [U],
-    f: OnPieces<'_, T, U, N>,
+    f: &dyn Fn([&[T]; N], &mut [U]),
 ) {
     let mut tiles = [[T::default(); TILE]; N];
     let mut rest = y;
@@ -432,32 +450,42 @@ pub(crate) fn through<W: Wide, V: Wide, const N: usize>(
     y: &mut ViewMut<'_>,
     f: impl Fn([&[W]; N], &mut [V]) + Sync,
 ) {
-    walk_through(x, y, &f);
+    through_dyn(x, y, &f);
 }
 
-fn walk_through<W: Wide, V: Wide, const N: usize>(
+/// One instance for all ops, as [`blocks_dyn`]; only the last conversion knows the result's dtype.
+fn through_dyn<W: Wide, V: Wide, const N: usize>(
     x: [View<'_>; N],
     y: &mut ViewMut<'_>,
-    f: OnPieces<'_, W, V, N>,
+    f: &(dyn Fn([&[W]; N], &mut [V]) + Sync),
 ) {
     let layouts = x.map(|v| v.layout());
     with_dtype!(y.dtype(), Y => by_leading_axis(layouts, y.dense::<Y>(), &|layouts, y| {
-        let (mut tiles, mut result) = ([[W::default(); TILE]; N], [V::default(); TILE]);
-        let mut rest = y;
-        for_each_run(layouts, |at, len, strides| {
-            for done in (0..len).step_by(TILE) {
-                let n = TILE.min(len - done);
-                for k in 0..N {
-                    let first = at[k] as isize + done as isize * strides[k];
-                    widen_into(x[k], first, strides[k], &mut tiles[k][..n]);
-                }
-                f(std::array::from_fn(|k| &tiles[k][..n]), &mut result[..n]);
-                let (piece, after) = std::mem::take(&mut rest).split_at_mut(n);
-                map(&result[..n], piece, V::narrow::<Y>);
-                rest = after;
-            }
+        let mut rest = y.iter_mut();
+        tiles_through(x, layouts, f, &mut |tile| {
+            rest.by_ref().zip(tile).for_each(|(y, &v)| *y = v.narrow::<Y>());
         });
     }));
+}
+
+fn tiles_through<W: Wide, V: Wide, const N: usize>(
+    x: [View<'_>; N],
+    layouts: [&Layout; N],
+    f: &dyn Fn([&[W]; N], &mut [V]),
+    emit: &mut dyn FnMut(&[V]),
+) {
+    let (mut tiles, mut result) = ([[W::default(); TILE]; N], [V::default(); TILE]);
+    for_each_run(layouts, |at, len, strides| {
+        for done in (0..len).step_by(TILE) {
+            let n = TILE.min(len - done);
+            for k in 0..N {
+                let first = at[k] as isize + done as isize * strides[k];
+                widen_into(x[k], first, strides[k], &mut tiles[k][..n]);
+            }
+            f(std::array::from_fn(|k| &tiles[k][..n]), &mut result[..n]);
+            emit(&result[..n]);
+        }
+    });
 }
 
 fn widen_into<W: Wide>(x: View<'_>, first: isize, stride: isize, tile: &mut [W]) {

@@ -9,7 +9,7 @@ use crate::error::OpError;
 use crate::meta::{Meta, arity};
 use crate::ops::primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
-use crate::ops::{Slice, Stride};
+use crate::ops::{Slice, Stride, copy};
 
 /// The operand placed into a constant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -52,9 +52,7 @@ impl Primitive for Embed {
             let places = op.strides.iter().enumerate().fold(dense, place);
             let y = y.dense::<T>();
             y.fill(T::from_f64(op.fill.0));
-            for (at, v) in places.positions().zip(x.iter::<T>()) {
-                y[at] = v;
-            }
+            copy::place(x, &places, y);
         }
         with_dtype!(y.dtype(), T => typed::<T>(self, x[0], y));
         Ok(())

@@ -1,4 +1,4 @@
-//! `gelu`: y = x Φ(x), Φ the normal distribution function; −0 at −∞.
+//! `gelu`: y = x Φ(x), Φ the normal distribution function; NaN at −∞, as in PyTorch.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
@@ -18,7 +18,7 @@ impl Unary for Gelu {
     const KEEP: Keep = Keep::input(0);
 
     fn float(x: f64) -> f64 {
-        x.max(-1e6) * 0.5 * thalweg_kernels::math::special::erfc(-x * FRAC_1_SQRT_2)
+        x * 0.5 * thalweg_kernels::math::special::erfc(-x * FRAC_1_SQRT_2)
     }
 
     fn body(x: &Tensor) -> Option<Tensor> {

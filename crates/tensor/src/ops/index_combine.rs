@@ -51,18 +51,30 @@ impl Primitive for IndexCombine {
         Scatter { axis: self.axis, combine: self.combine }.keep()
     }
 
-    /// As a sum, both gradients are slices again; the other cases are those of `scatter`.
+    /// The rules of `scatter`; sums and replacement stay with whole slices.
     fn grad(&self, g: &Vjp<'_>) -> Grad {
-        if matches!(self.combine, Combine::Mul | Combine::Max | Combine::Min) {
-            return Grad::None("only sums and replacement have one so far");
-        }
-        let axis = self.axis as isize;
-        let dx = || match self.combine {
-            Combine::Add => g.dy().clone(),
-            _ => g.dy().index_fill(axis, g.x(1), 0),
+        let (axis, index, dy) = (self.axis as isize, g.x(1), g.dy());
+        let picked = || dy.index_select(axis, index);
+        let column = |t: &Tensor| t.reshape(g.meta(2).shape.iter().enumerate().map(|(i, _)| if i == self.axis { index.numel() } else { 1 }).collect::<Shape>());
+        let (dx, ds) = match self.combine {
+            Combine::Add => (g.want(0, || dy.clone()), g.want(2, picked)),
+            Combine::Set => {
+                let last = || {
+                    if index.numel() < 2 {
+                        return picked();
+                    }
+                    let turn = Tensor::arange(index.numel());
+                    let winner = Tensor::zeros(g.meta(0).shape[self.axis], DType::I64).index_copy(0, index, &turn);
+                    column(&winner.index_select(0, index).eq(&turn)).where_(&picked(), 0)
+                };
+                (g.want(0, || dy.index_fill(axis, index, 0)), g.want(2, last))
+            }
+            Combine::Mul | Combine::Max | Combine::Min => {
+                let spread = column(index).broadcast_to(&g.meta(2).shape);
+                return placing::grad(self.axis, self.combine, &spread, g);
+            }
         };
-        let ds = || g.dy().index_select(axis, g.x(1));
-        Grad::Inputs(smallvec::smallvec![g.want(0, dx), None, g.want(2, ds)])
+        Grad::Inputs(smallvec::smallvec![dx, None, ds])
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
@@ -133,7 +145,7 @@ impl Primitive for IndexCombine {
         let call = |axis: usize, combine, x: &[usize], n: usize| {
             let source = Shape::from(x).with(axis, n);
             let index = Draw::int([n], 0, x[axis] as i64);
-            Sample::new(IndexCombine { axis, combine }, [Draw::any(x), index, Draw::any(source)])
+            Sample::new(IndexCombine { axis, combine }, [Draw::distinct(x), index, Draw::any(source)])
         };
         vec![
             call(0, Combine::Add, &[4, 3], 6),
@@ -141,7 +153,10 @@ impl Primitive for IndexCombine {
             call(2, Combine::Add, &[2, 2, 4], 5),
             call(0, Combine::Add, &[3, 2], 0),
             call(0, Combine::Set, &[4, 3], 1),
-            call(1, Combine::Set, &[2, 3, 2], 1),
+            call(1, Combine::Set, &[2, 3, 2], 5),
+            call(0, Combine::Mul, &[3, 2], 4),
+            call(1, Combine::Max, &[2, 3, 2], 4),
+            call(0, Combine::Min, &[3], 5),
         ]
     }
 }
@@ -173,7 +188,7 @@ impl Tensor {
     }
 
     #[track_caller]
-    fn index_combine(
+    pub(crate) fn index_combine(
         &self,
         op: &'static str,
         axis: isize,

@@ -2,7 +2,8 @@
 //! batches of them. `Tensor::matmul` brings vectors and broadcast batches into this form.
 
 use thalweg_core::{DType, Element, Shape, View, ViewMut, with_dtype};
-use thalweg_kernels::gemm;
+use thalweg_kernels::gemm::{self, MatRef};
+use thalweg_kernels::stream::convert::{CastTo, cast};
 
 use crate::apply::run;
 use crate::error::{InOp, OpError, fail, or_fail};
@@ -25,7 +26,9 @@ impl Primitive for Matmul {
         require_same_dtype(Self::NAME, a, b)?;
         match (&*a.shape, &*b.shape) {
             (&[m, k], &[k2, n]) if k == k2 => Ok(a.with_shape([m, n])),
-            (&[batch, m, k], &[batch2, k2, n]) if (batch, k) == (batch2, k2) => Ok(a.with_shape([batch, m, n])),
+            (&[batch, m, k], &[batch2, k2, n]) if (batch, k) == (batch2, k2) => {
+                Ok(a.with_shape([batch, m, n]))
+            }
             _ => Err(misfit(&a.shape, &b.shape)),
         }
     }
@@ -61,6 +64,8 @@ impl Primitive for Matmul {
         match y.dtype() {
             DType::F32 => product!(f32, gemm::gemm_batched_f32),
             DType::F64 => product!(f64, gemm::gemm_batched_f64),
+            DType::F16 => return halves::<half::f16>(x[0], x[1], y),
+            DType::BF16 => return halves::<half::bf16>(x[0], x[1], y),
             _ => return false,
         }
         true
@@ -71,9 +76,62 @@ impl Primitive for Matmul {
     }
 
     fn samples() -> Vec<Sample> {
-        let call = |b: usize, m: usize, k: usize, n: usize| Sample::new(Matmul, [Draw::any([b, m, k]), Draw::any([b, k, n])]);
+        let call = |b: usize, m: usize, k: usize, n: usize| {
+            Sample::new(Matmul, [Draw::any([b, m, k]), Draw::any([b, k, n])])
+        };
         let plain = Sample::new(Matmul, [Draw::any([3, 4]), Draw::any([4, 2])]);
-        vec![plain, call(1, 3, 4, 5), call(2, 3, 4, 2), call(1, 17, 5, 3), call(1, 3, 0, 2), call(0, 2, 3, 4), call(1, 1, 7, 1), call(1, 2, 33, 19)]
+        vec![
+            plain,
+            call(1, 3, 4, 5),
+            call(2, 3, 4, 2),
+            call(1, 17, 5, 3),
+            call(1, 3, 0, 2),
+            call(0, 2, 3, 4),
+            call(1, 1, 7, 1),
+            call(1, 2, 33, 19),
+        ]
+    }
+}
+
+/// Rows of a half precision operand that are widened at a time.
+const PANEL: usize = 256;
+
+/// The product of half precision matrices in f32: the right operand is widened whole, the left one a panel of
+/// rows at a time, and each panel of the result is rounded once.
+fn halves<T>(a: View<'_>, b: View<'_>, y: &mut ViewMut<'_>) -> bool
+where
+    T: Element + CastTo<f32>,
+    f32: CastTo<T>,
+{
+    let ((n_batch, m, n), (_, _, k)) = (sizes(y.shape()), sizes(a.shape()));
+    let (Some(a), Some(b)) = (batch::<T>(a), batch::<T>(b)) else { return false };
+    let y = y.dense::<T>();
+    let (mut left, mut right, mut out) = (Vec::new(), Vec::new(), vec![0.0f32; PANEL.min(m) * n]);
+    for i in 0..n_batch {
+        let b = widen(b.get(i), 0..k, &mut right);
+        for start in (0..m).step_by(PANEL) {
+            let rows = start..m.min(start + PANEL);
+            let out = &mut out[..rows.len() * n];
+            gemm::gemm_f32(widen(a.get(i), rows, &mut left), b, out, n, false);
+            cast(out, &mut y[(i * m + start) * n..][..out.len()]);
+        }
+    }
+    true
+}
+
+/// Some rows of a matrix as dense f32, read in the order in which they lie in memory.
+fn widen<'b, T>(x: MatRef<'_, T>, rows: std::ops::Range<usize>, to: &'b mut Vec<f32>) -> MatRef<'b, f32>
+where
+    T: Element + CastTo<f32>,
+{
+    let (n_rows, n_cols) = (rows.len(), x.cols());
+    to.clear();
+    if x.col_stride() <= x.row_stride() {
+        to.extend(rows.flat_map(|r| (0..n_cols).map(move |c| x.at(r, c).cast_to())));
+        MatRef::row_major(to, n_rows, n_cols)
+    } else {
+        to.extend((0..n_cols).flat_map(|c| rows.clone().map(move |r| x.at(r, c).cast_to())));
+        MatRef::row_major(to, n_cols, n_rows).t()
     }
 }
 
@@ -91,10 +149,21 @@ fn reference<W: Wide, T: Element>(a: View<'_>, b: View<'_>, y: &mut ViewMut<'_>,
 /// The operand as the kernel wants it, unless a stride is negative.
 fn batch<'a, T: Element>(x: View<'a>) -> Option<gemm::BatchRef<'a, T>> {
     let (_, rows, cols) = sizes(x.shape());
-    let strides: Vec<usize> = x.layout().strides().iter().map(|&s| usize::try_from(s)).collect::<Result<_, _>>().ok()?;
+    let strides: Vec<usize> =
+        x.layout().strides().iter().map(|&s| usize::try_from(s)).collect::<Result<_, _>>().ok()?;
     let (rest, matrix) = strides.split_at(strides.len() - 2);
     let memory = x.memory::<T>().get(x.layout().offset()..)?;
-    Some(gemm::BatchRef::new(memory, rest.first().copied().unwrap_or(0), (rows, cols), (matrix[0], matrix[1])))
+    Some(gemm::BatchRef::new(
+        memory,
+        rest.first().copied().unwrap_or(0),
+        (rows, cols),
+        (matrix[0], matrix[1]),
+    ))
+}
+
+/// A matrix as the kernel wants it, unless a stride is negative.
+pub(crate) fn matrix<'a, T: Element>(x: View<'a>) -> Option<MatRef<'a, T>> {
+    batch::<T>(x).map(|x| x.get(0))
 }
 
 /// Batch, rows and columns of a matrix or of a batch of matrices.
@@ -107,7 +176,8 @@ fn sizes(shape: &Shape) -> (usize, usize, usize) {
 }
 
 fn misfit(left: &Shape, right: &Shape) -> OpError {
-    let hint = "the last axis of the first must equal the second to last of the second (transpose one with `.t()`?)";
+    let hint =
+        "the last axis of the first must equal the second to last of the second (transpose one with `.t()`?)";
     OpError::Shapes { op: Matmul::NAME, left: left.clone(), right: right.clone(), hint }
 }
 

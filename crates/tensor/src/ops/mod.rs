@@ -3,20 +3,35 @@
 //! To add one: write its file, add its line to `ops!` below. The list makes the closed enum [`Op`]
 //! and everything that is derived from it: dispatch, generated tests, the op reference page.
 
+pub(crate) mod convolution;
 pub(crate) mod copy;
 mod custom;
 pub(crate) mod elementwise;
+pub(crate) mod factor;
 pub(crate) mod placing;
+pub(crate) mod pooling;
 mod primitive;
 pub(crate) mod reduction;
+pub(crate) mod rowwise;
 pub mod sample;
+pub(crate) mod scan;
+pub(crate) mod single;
 
+pub use avg_pool::{AvgPoolOptions, Divisor};
 pub use bitwise::Gate;
 pub use compare::Relation;
+pub use conv_input::ConvTransposeOptions;
+pub use convolution::{ConvAxis, ConvGeometry, ConvOptions, Padding};
 pub use custom::{Custom, CustomOp, custom};
+pub use extremum::Extreme;
+pub use fft::Direction;
+pub use max_pool::MaxPoolOptions;
 pub use placing::Combine;
+pub use pooling::PoolAxis;
 pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 pub use slice::Stride;
+pub(crate) use slice::python_slice;
+pub use triangle::Side;
 
 use thalweg_core::{Layout, Shape, View, ViewMut};
 
@@ -135,19 +150,70 @@ ops! {
     slice::Slice,
     embed::Embed,
     concat::Concat,
+    update::Update,
+    diagonal::Diagonal,
+    diag_embed::DiagEmbed,
+    triangle::Triangle,
+    unfold::Unfold,
     // gather, scatter, order
     gather::Gather,
     scatter::Scatter,
     index_select::IndexSelect,
     index_combine::IndexCombine,
+    flat_index::FlatIndex,
+    argsort::Argsort,
+    search_sorted::SearchSorted,
     // reductions and cumulative ops
     sum::Sum,
+    prod::Prod,
+    extremum::Extremum,
+    arg_extremum::ArgExtremum,
+    cumsum::Cumsum,
+    linear_scan::LinearScan,
+    logcumsumexp::Logcumsumexp,
+    cumulative_arg::CumulativeArg,
     // products
     matmul::Matmul,
     // linear algebra
+    cholesky::Cholesky,
+    solve_triangular::SolveTriangular,
+    solve::Solve,
+    det::Det,
+    cofactor::Cofactor,
+    slogdet::Slogdet,
+    eigh::Eigh,
+    eigvalsh::Eigvalsh,
+    svd::Svd,
+    svdvals::Svdvals,
+    orthonormal::Orthonormal,
+    fft::Fft,
     // convolution and windows
+    conv::Conv,
+    conv_input::ConvInput,
+    conv_weight::ConvWeight,
+    im2col::Im2col,
+    col2im::Col2im,
+    max_pool::MaxPool,
+    max_pool_indices::MaxPoolIndices,
+    max_pool_grad::MaxPoolGrad,
+    avg_pool::AvgPool,
+    avg_pool_grad::AvgPoolGrad,
     // random numbers
+    random::Random,
+    random_gamma::RandomGamma,
     // composites with a kernel of their own
+    linear::Linear,
+    mean::Mean,
+    var::Var,
+    logsumexp::Logsumexp,
+    softmax::Softmax,
+    softmax_grad::SoftmaxGrad,
+    log_softmax::LogSoftmax,
+    log_softmax_grad::LogSoftmaxGrad,
+    layer_norm::LayerNorm,
+    layer_norm_grad::LayerNormGrad,
+    rms_norm::RmsNorm,
+    rms_norm_grad::RmsNormGrad,
     gelu::Gelu,
     gelu_tanh::GeluTanh,
     silu::Silu,
@@ -186,6 +252,11 @@ impl Op {
     /// The fast kernel, if it covers this call.
     pub fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         delegate!(self, op => op.fast(x, y), _op => false)
+    }
+
+    /// Whether `fast` takes a scalar for a constant operand.
+    pub fn takes_numbers(&self) -> bool {
+        delegate!(self, op => op.takes_numbers(), _op => false)
     }
 
     /// The result as a view of the operand.

@@ -1,12 +1,14 @@
 //! What the ops that write to computed positions have in common: how a new value meets the old one,
 //! which positions are inside, and the walk over them.
 
-use thalweg_core::{Element, Layout, Shape, View, ViewMut, with_dtype};
+use thalweg_core::{DType, Element, Layout, Shape, View, ViewMut, with_dtype};
 
 use crate::error::OpError;
 use crate::meta::{Meta, require_index, require_same_dtype};
 use crate::ops::copy;
 use crate::ops::elementwise::Wide;
+use crate::ops::primitive::{Grad, Vjp};
+use crate::tensor::Tensor;
 
 /// What happens where a value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,6 +72,40 @@ pub(crate) fn infer(op: &'static str, axis: usize, x: [&Meta; 3]) -> Result<Meta
         return Err(OpError::Shapes { op, left: source.shape.clone(), right: index.shape.clone(), hint });
     }
     Ok(x.clone())
+}
+
+/// The gradient of products and extremes, where the old value takes part like any new one. A
+/// product's second derivative is that of its factors other than exact zeros.
+pub(crate) fn grad(axis: usize, combine: Combine, index: &Tensor, g: &Vjp<'_>) -> Grad {
+    let axis = axis as isize;
+    let (x, dy) = (g.x(0), g.dy());
+    let part = |t: Tensor, i: usize| t.narrow(i as isize, 0, index.shape()[i]);
+    let source = (0..index.rank()).fold(g.x(2).clone(), part);
+    let placed = |ds: Tensor| ds.placed_in(&g.meta(2).shape);
+    if combine == Combine::Mul {
+        let merge = |x: &Tensor, source: &Tensor| x.combine_at(axis, index, source, combine);
+        // A factor's slope is the product of the others: with a zero among them 0, else the product
+        // of all that are not zero, itself divided out.
+        let ds = || {
+            let zero = source.eq(0);
+            let factors = zero.where_(1, &source);
+            let zeros = zero.to_dtype(DType::I64);
+            let met =
+                Tensor::zeros(x.shape(), DType::I64).scatter_add(axis, index, &zeros).gather(axis, index);
+            let rest = (dy * merge(x, &factors)).gather(axis, index) / &factors;
+            placed(met.eq(&zeros).where_(&rest, 0))
+        };
+        let dx = g.want(0, || dy * merge(&x.ones_like(), &source));
+        return Grad::Inputs(smallvec::smallvec![dx, None, g.want(2, ds)]);
+    }
+    // Equals share.
+    let y = g.y();
+    let (old, new) = (x.eq(&y), source.eq(&y.gather(axis, index)));
+    let n = old.to_dtype(x.dtype()).scatter_add(axis, index, &new.to_dtype(x.dtype()));
+    let share = dy / n;
+    let dx = g.want(0, || old.where_(&share, 0));
+    let ds = g.want(2, || placed(new.where_(&share.gather(axis, index), 0)));
+    Grad::Inputs(smallvec::smallvec![dx, None, ds])
 }
 
 /// An index as a position, or the refusal.

@@ -38,6 +38,11 @@ pub trait Primitive: Clone + PartialEq + Eq + Hash + Debug + Send + Sync + 'stat
         false
     }
 
+    /// Whether `fast` takes a scalar for an operand that is one number everywhere, in f32 and f64.
+    fn takes_numbers(&self) -> bool {
+        false
+    }
+
     /// The result as another layout of the operand's memory, when strides can express it.
     fn view(&self, _x: &Layout, _result: &Shape) -> Option<Layout> {
         None

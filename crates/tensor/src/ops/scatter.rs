@@ -1,8 +1,9 @@
 //! `scatter`: values written to given positions of one axis: the adjoint of `gather`, and more.
 
-use thalweg_core::{Element, View, ViewMut, with_dtype};
+use thalweg_core::{DType, Element, View, ViewMut, with_dtype};
 
-use crate::error::{OpError, fail};
+use crate::apply::run;
+use crate::error::{InOp, OpError, fail, or_fail};
 use crate::meta::{Meta, arity};
 use crate::ops::copy;
 use crate::ops::placing::{self, Combine};
@@ -39,23 +40,28 @@ impl Primitive for Scatter {
         }
     }
 
+    /// As a sum, dx is dy and each value's gradient is dy where it went. A value that was replaced by
+    /// a later one gets none, nor does what stood there before.
     fn grad(&self, g: &Vjp<'_>) -> Grad {
-        if matches!(self.combine, Combine::Mul | Combine::Max | Combine::Min) {
-            return Grad::None("only sums and replacement have one so far");
-        }
-        let axis = self.axis as isize;
-        let index = g.x(1);
-        let dx = || match self.combine {
-            Combine::Add => g.dy().clone(),
-            _ => g.dy().scatter_value(axis, index, 0),
+        let (axis, index, dy) = (self.axis as isize, g.x(1), g.dy());
+        let picked = || dy.gather(axis, index);
+        let (dx, ds) = match self.combine {
+            Combine::Add => (g.want(0, || dy.clone()), g.want(2, picked)),
+            Combine::Set => {
+                let last = || {
+                    if index.shape()[self.axis] < 2 {
+                        return picked();
+                    }
+                    let turn = Tensor::arange(index.numel()).reshape(index.shape());
+                    let winner = Tensor::zeros(dy.shape(), DType::I64).scatter(axis, index, &turn);
+                    winner.gather(axis, index).eq(&turn).where_(&picked(), 0)
+                };
+                (g.want(0, || dy.scatter_value(axis, index, 0)), g.want(2, last))
+            }
+            Combine::Mul | Combine::Max | Combine::Min => return placing::grad(self.axis, self.combine, index, g),
         };
-        let ds = || {
-            let at_index = g.dy().gather(axis, index);
-            // Values beyond the index were not used.
-            let unused = index.shape() != &g.meta(2).shape;
-            if unused { at_index.placed_in(&g.meta(2).shape) } else { at_index }
-        };
-        Grad::Inputs(smallvec::smallvec![g.want(0, dx), None, g.want(2, ds)])
+        // Values beyond the index were not used.
+        Grad::Inputs(smallvec::smallvec![dx, None, ds.map(|ds| ds.placed_in(&g.meta(2).shape))])
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
@@ -97,8 +103,8 @@ impl Primitive for Scatter {
                 copy::into_dense(old, y);
                 typed(shape, positions, values, y.dense::<T>(), |y, v| *y = v);
             }),
-            (Combine::Add, thalweg_core::DType::F32) => sum!(f32),
-            (Combine::Add, thalweg_core::DType::F64) => sum!(f64),
+            (Combine::Add, DType::F32) => sum!(f32),
+            (Combine::Add, DType::F64) => sum!(f64),
             _ => return false,
         }
         true
@@ -113,17 +119,20 @@ impl Primitive for Scatter {
             let index = Draw::int(index, 0, x[axis] as i64);
             Sample::new(Scatter { axis, combine }, [Draw::distinct(x), index, Draw::any(source)])
         };
-        let mut samples = vec![
-            // One value per line: no two meet.
+        vec![
             call(0, Combine::Set, &[4, 3], &[1, 3], &[1, 3]),
-            call(1, Combine::Set, &[3, 5, 2], &[3, 1, 2], &[3, 1, 2]),
-        ];
-        samples.push(call(0, Combine::Add, &[4, 5], &[3, 4], &[3, 4]));
-        samples.push(call(1, Combine::Add, &[4, 5], &[4, 7], &[4, 7]));
-        samples.push(call(1, Combine::Add, &[2, 3, 4], &[2, 5, 4], &[2, 5, 4]));
-        samples.push(call(0, Combine::Add, &[4, 3], &[3, 2], &[4, 3]));
-        samples.push(call(0, Combine::Add, &[4, 3], &[0, 3], &[0, 3]));
-        samples
+            call(0, Combine::Set, &[4, 3], &[6, 2], &[7, 2]),
+            call(1, Combine::Set, &[3, 5, 2], &[3, 4, 2], &[3, 4, 2]),
+            call(0, Combine::Add, &[4, 5], &[3, 4], &[3, 4]),
+            call(1, Combine::Add, &[4, 5], &[4, 7], &[4, 7]),
+            call(1, Combine::Add, &[2, 3, 4], &[2, 5, 4], &[2, 5, 4]),
+            call(0, Combine::Add, &[4, 3], &[3, 2], &[4, 3]),
+            call(0, Combine::Add, &[4, 3], &[0, 3], &[0, 3]),
+            call(1, Combine::Mul, &[2, 3, 2], &[2, 4, 2], &[2, 4, 2]),
+            call(0, Combine::Mul, &[4, 3], &[3, 2], &[4, 3]),
+            call(1, Combine::Max, &[3, 4], &[3, 7], &[3, 7]),
+            call(0, Combine::Min, &[4, 3], &[5, 3], &[5, 3]),
+        ]
     }
 }
 
@@ -153,10 +162,24 @@ impl Tensor {
         self.combine_at(axis, index, source, Combine::Add)
     }
 
+    /// [`Tensor::scatter_reduce`] without the options.
+    #[track_caller]
+    pub(crate) fn combine_at(&self, axis: isize, index: &Tensor, source: &Tensor, combine: Combine) -> Tensor {
+        if self.rank() == 0 && index.rank() == 0 {
+            let y = self.reshape(1).combine_at(axis, &index.reshape(1), &source.reshape(1), combine);
+            return y.reshape(());
+        }
+        let axis = or_fail(self.shape().axis(axis).in_op(Scatter::NAME));
+        run(Scatter { axis, combine }, &[self, &index.as_index(), source])
+    }
+
     /// At the start of a larger tensor of zeros.
     #[track_caller]
     pub(crate) fn placed_in(&self, shape: &thalweg_core::Shape) -> Tensor {
+        if self.shape() == shape {
+            return self.clone();
+        }
         let strides = self.shape().iter().map(|&d| super::Stride::all(d)).collect();
-        crate::apply::run(super::Embed { shape: shape.clone(), strides, fill: super::Number(0.0) }, &[self])
+        run(super::Embed { shape: shape.clone(), strides, fill: super::Number(0.0) }, &[self])
     }
 }

@@ -1,4 +1,4 @@
-//! `silu`: y = x σ(x), the sigmoid-weighted x; −0 at −∞.
+//! `silu`: y = x σ(x), the sigmoid-weighted x; NaN at −∞, as in PyTorch.
 
 use crate::apply::run;
 use crate::ops::elementwise::{Unary, unary_op};
@@ -16,8 +16,7 @@ impl Unary for Silu {
     const KEEP: Keep = Keep::input(0);
 
     fn float(x: f64) -> f64 {
-        let e = (-x.abs()).exp();
-        x.max(-1e6) * if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }
+        x / (1.0 + (-x).exp())
     }
 
     fn body(x: &Tensor) -> Option<Tensor> {

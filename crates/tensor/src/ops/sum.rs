@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 use thalweg_core::{DType, View, ViewMut};
+use thalweg_kernels::rows;
 
 use crate::apply::run;
 use crate::args::Axes;
@@ -48,7 +49,7 @@ impl Primitive for Sum {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        reduction::fast_sum(x[0], &self.axes, y)
+        reduction::fast_axes(x[0], &self.axes, y, rows::axis::sum_axis, |_| {})
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
