@@ -12,7 +12,8 @@ binary_op! {
 
 impl Binary for Copysign {
     const NAME: &'static str = "copysign";
-    const F32: Option<fn(&[f32], &[f32], &mut [f32])> = Some(|a, b, y| thalweg_kernels::stream::arithmetic::zip(a, b, y, f32::copysign));
+    const F32: Option<fn(&[f32], &[f32], &mut [f32])> =
+        Some(|a, b, y| thalweg_kernels::stream::arithmetic::zip(a, b, y, f32::copysign));
     const RANGES: [(f64, f64); 2] = [(0.3, 2.0), (-2.0, -0.3)];
     const KEEP: Keep = Keep::input(0).and(Keep::input(1));
 

@@ -32,6 +32,14 @@ pub enum Domain {
     Any,
 }
 
+/// A function of one number on blocks of f32.
+pub type Map = fn(&[f32], &mut [f32]);
+/// A function of two numbers on blocks of f32.
+pub type Zip = fn(&[f32], &[f32], &mut [f32]);
+/// A function on matching pieces of operands and result, behind a pointer: the walk around it is then
+/// compiled once per dtype, not once per op.
+type OnPieces<'f, T, U, const N: usize> = &'f (dyn Fn([&[T]; N], &mut [U]) + Sync);
+
 /// A function of one number.
 pub trait Unary: Sized {
     /// See [`crate::ops::Primitive::NAME`].
@@ -39,7 +47,7 @@ pub trait Unary: Sized {
     /// The dtypes it takes.
     const DOMAIN: Domain = Domain::Float;
     /// The fast form on f32.
-    const F32: Option<fn(&[f32], &mut [f32])> = None;
+    const F32: Option<Map> = None;
     /// Where samples are drawn.
     const RANGE: (f64, f64) = (-2.0, 2.0);
     /// What the rule needs.
@@ -65,7 +73,7 @@ pub trait Binary: Sized {
     /// The dtypes it takes.
     const DOMAIN: Domain = Domain::Float;
     /// The fast form on f32.
-    const F32: Option<fn(&[f32], &[f32], &mut [f32])> = None;
+    const F32: Option<Zip> = None;
     /// Where samples of each operand are drawn.
     const RANGES: [(f64, f64); 2] = [(-2.0, 2.0); 2];
     /// What the rule needs.
@@ -291,11 +299,10 @@ pub(crate) fn blocks<T: Element + Default, U: Element, const N: usize>(
     blocks_dyn(x, y, &f);
 }
 
-/// One instance for all ops: with `f` as a type parameter, every op would compile these loops anew.
 fn blocks_dyn<T: Element + Default, U: Element, const N: usize>(
     x: [View<'_>; N],
     y: &mut [U],
-    f: &(dyn Fn([&[T]; N], &mut [U]) + Sync),
+    f: OnPieces<'_, T, U, N>,
 ) {
     let straight = x.map(Operand::<T>::of);
     if straight.iter().all(Option::is_some) {
@@ -336,7 +343,7 @@ fn straight_blocks<T: Element + Default, U: Element, const N: usize, const TILE:
     x: [Operand<'_, T>; N],
     start: usize,
     y: &mut [U],
-    f: &dyn Fn([&[T]; N], &mut [U]),
+    f: OnPieces<'_, T, U, N>,
 ) {
     let dense = x.map(|o| if let Operand::Dense(d) = o { Some(&d[start..start + y.len()]) } else { None });
     if dense.iter().all(Option::is_some) {
@@ -373,7 +380,7 @@ fn straight_runs<T: Element + Default, U: Element, const N: usize, const TILE: u
     memory: [&[T]; N],
     layouts: [&Layout; N],
     y: &mut [U],
-    f: &dyn Fn([&[T]; N], &mut [U]),
+    f: OnPieces<'_, T, U, N>,
 ) {
     let mut tiles = [[T::default(); TILE]; N];
     let mut rest = y;
@@ -453,11 +460,11 @@ pub(crate) fn through<W: Wide, V: Wide, const N: usize>(
     through_dyn(x, y, &f);
 }
 
-/// One instance for all ops, as [`blocks_dyn`]; only the last conversion knows the result's dtype.
+/// Only the last conversion knows the result's dtype.
 fn through_dyn<W: Wide, V: Wide, const N: usize>(
     x: [View<'_>; N],
     y: &mut ViewMut<'_>,
-    f: &(dyn Fn([&[W]; N], &mut [V]) + Sync),
+    f: OnPieces<'_, W, V, N>,
 ) {
     let layouts = x.map(|v| v.layout());
     with_dtype!(y.dtype(), Y => by_leading_axis(layouts, y.dense::<Y>(), &|layouts, y| {
@@ -471,7 +478,7 @@ fn through_dyn<W: Wide, V: Wide, const N: usize>(
 fn tiles_through<W: Wide, V: Wide, const N: usize>(
     x: [View<'_>; N],
     layouts: [&Layout; N],
-    f: &dyn Fn([&[W]; N], &mut [V]),
+    f: OnPieces<'_, W, V, N>,
     emit: &mut dyn FnMut(&[V]),
 ) {
     let (mut tiles, mut result) = ([[W::default(); TILE]; N], [V::default(); TILE]);

@@ -12,7 +12,8 @@ binary_op! {
 
 impl Binary for Hypot {
     const NAME: &'static str = "hypot";
-    const F32: Option<fn(&[f32], &[f32], &mut [f32])> = Some(|a, b, y| thalweg_kernels::stream::arithmetic::zip(a, b, y, hypot));
+    const F32: Option<fn(&[f32], &[f32], &mut [f32])> =
+        Some(|a, b, y| thalweg_kernels::stream::arithmetic::zip(a, b, y, hypot));
     const RANGES: [(f64, f64); 2] = [(0.3, 2.0), (0.3, 2.5)];
     const KEEP: Keep = Keep::input(0).and(Keep::input(1)).and(Keep::OUTPUT);
 
