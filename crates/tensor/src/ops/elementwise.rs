@@ -215,28 +215,40 @@ pub(crate) fn map_float(x: View<'_>, y: &mut ViewMut<'_>, f: impl Fn(f64) -> f64
 
 pub(crate) fn fast_unary<O: Unary>(x: View<'_>, y: &mut ViewMut<'_>) -> bool {
     match (x.dtype(), O::F32) {
-        (DType::F32, Some(f)) => blocks([x], y.dense(), |[x], y| f(x, y)),
+        (DType::F32 | DType::F16 | DType::BF16, Some(f)) => fast_unary_f32(x, y, f),
         (DType::F64, _) => blocks([x], y.dense(), |[x], y| map(x, y, O::float)),
-        (DType::F16 | DType::BF16, Some(f)) => through::<f32, f32, 1>([x], y, |[x], y| f(x, y)),
         _ => return false,
     }
     true
 }
 
+fn fast_unary_f32(x: View<'_>, y: &mut ViewMut<'_>, f: fn(&[f32], &mut [f32])) {
+    match x.dtype() {
+        DType::F32 => blocks([x], y.dense(), |[x], y| f(x, y)),
+        _ => through::<f32, f32, 1>([x], y, |[x], y| f(x, y)),
+    }
+}
+
 pub(crate) fn overwrite_unary<O: Unary>(y: &mut ViewMut<'_>) -> bool {
-    let (DType::F32, Some(f)) = (y.dtype(), O::F32) else { return false };
-    par_chunks_mut(y.dense::<f32>(), GRAIN, |_, y| {
+    match (y.dtype(), O::F32) {
+        (DType::F32, Some(f)) => overwrite_unary_f32(y.dense(), f),
+        _ => return false,
+    }
+    true
+}
+
+fn overwrite_unary_f32(y: &mut [f32], f: fn(&[f32], &mut [f32])) {
+    par_chunks_mut(y, GRAIN, |_, y| {
         let mut tile = [0.0; TILE];
         for y in y.chunks_mut(TILE) {
             tile[..y.len()].copy_from_slice(y);
             f(&tile[..y.len()], y);
         }
     });
-    true
 }
 
 pub(crate) fn eval_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-    if x[0].dtype().is_float() {
+    if x[0].dtype().is_float() || O::DOMAIN == Domain::Float {
         through::<f64, f64, 2>(x, y, |[a, b], y| zip(a, b, y, O::float));
         return Ok(());
     }
@@ -257,16 +269,28 @@ pub(crate) fn eval_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> R
 
 pub(crate) fn fast_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> bool {
     match (x[0].dtype(), O::F32) {
-        (DType::F32, Some(f)) => blocks(x, y.dense(), |[a, b], y| f(a, b, y)),
+        (DType::F32 | DType::F16 | DType::BF16, Some(f)) => fast_binary_f32(x, y, f),
         (DType::F64, _) => blocks(x, y.dense(), |[a, b], y| zip(a, b, y, O::float)),
-        (DType::F16 | DType::BF16, Some(f)) => through::<f32, f32, 2>(x, y, |[a, b], y| f(a, b, y)),
         _ => return false,
     }
     true
 }
 
+fn fast_binary_f32(x: [View<'_>; 2], y: &mut ViewMut<'_>, f: fn(&[f32], &[f32], &mut [f32])) {
+    match x[0].dtype() {
+        DType::F32 => blocks(x, y.dense(), |[a, b], y| f(a, b, y)),
+        _ => through::<f32, f32, 2>(x, y, |[a, b], y| f(a, b, y)),
+    }
+}
+
 pub(crate) fn overwrite_binary<O: Binary>(b: View<'_>, y: &mut ViewMut<'_>) -> bool {
-    let (DType::F32, Some(f)) = (y.dtype(), O::F32) else { return false };
+    match (y.dtype(), O::F32) {
+        (DType::F32, Some(f)) => overwrite_binary_f32(b, y, f),
+        _ => false,
+    }
+}
+
+fn overwrite_binary_f32(b: View<'_>, y: &mut ViewMut<'_>, f: fn(&[f32], &[f32], &mut [f32])) -> bool {
     let uniform = b.layout().strides().iter().all(|&s| s == 0);
     let dense = b.dense::<f32>();
     if !uniform && dense.is_none() {
