@@ -12,7 +12,8 @@ use thalweg::prelude::*;
 fn main() -> thalweg::Result<()> {
     let x = Tensor::linspace(-2.0, 2.0, 9);
     let y = &x * 2.0 - 1.0;
-    let (slope, offset) = (Param::new("slope", Tensor::scalar(0.0)), Param::new("offset", Tensor::scalar(0.0)));
+    let (slope, offset) =
+        (Param::new("slope", Tensor::scalar(0.0)), Param::new("offset", Tensor::scalar(0.0)));
 
     for step in 0..=200 {
         let loss = (&x * &slope.get() + &offset.get() - &y).square().mean(());

@@ -10,11 +10,20 @@ pub fn run(path: &Path, values: bool) -> Result<()> {
     let tensors = thalweg::load(path)?;
     let mut out = std::io::stdout().lock();
     let width = tensors.keys().map(String::len).max().unwrap_or(4).max(4);
-    writeln!(out, "{:<width$}  {:<5} {:<20} {:>12}  {:>11} {:>11} {:>11}", "name", "dtype", "shape", "bytes", "min", "mean", "max")?;
+    writeln!(
+        out,
+        "{:<width$}  {:<5} {:<20} {:>12}  {:>11} {:>11} {:>11}",
+        "name", "dtype", "shape", "bytes", "min", "mean", "max"
+    )?;
     for (name, t) in &tensors {
         let [min, mean, max] = range(t);
         let shape = t.shape().to_string();
-        writeln!(out, "{name:<width$}  {:<5} {shape:<20} {:>12}  {min:>11} {mean:>11} {max:>11}", t.dtype().name(), t.meta().bytes())?;
+        writeln!(
+            out,
+            "{name:<width$}  {:<5} {shape:<20} {:>12}  {min:>11} {mean:>11} {max:>11}",
+            t.dtype().name(),
+            t.meta().bytes()
+        )?;
         if values {
             writeln!(out, "{t}")?;
         }

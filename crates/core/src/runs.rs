@@ -7,6 +7,7 @@ use crate::layout::Layout;
 /// Calls `f(positions, len, strides)` for each innermost run: element `i` of operand `k` lies at
 /// `positions[k] + i·strides[k]`. Runs come in row-major order. Axes that all operands walk as one
 /// are merged, so dense operands give a single run.
+#[inline]
 pub fn for_each_run<const N: usize>(layouts: [&Layout; N], mut f: impl FnMut([usize; N], usize, [isize; N])) {
     walk(layouts, &mut f);
 }

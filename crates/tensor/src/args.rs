@@ -62,7 +62,9 @@ impl Dims {
         let inferred = match self.0.iter().filter(|&&d| d == -1).count() {
             0 => 0,
             1 if known == 0 => return Err(error("the inferred size is ambiguous beside a size of 0")),
-            1 if from.numel() % known != 0 => return Err(error("the number of elements must stay the same")),
+            1 if !from.numel().is_multiple_of(known) => {
+                return Err(error("the number of elements must stay the same"));
+            }
             1 => from.numel() / known,
             _ => return Err(error("only one size can be inferred")),
         };

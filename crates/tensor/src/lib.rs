@@ -31,8 +31,6 @@ pub use autodiff::{
 };
 pub use create::Nested;
 pub use error::OpError;
-pub use functions::{AddmmOptions, Bag, MatrixNorm, PadMode, Reduce, Unique};
-pub use index::{Ellipsis, Index, Indices, NewAxis, Slice};
 pub use functions::attention::{AttentionOptions, MultiHeadAttention};
 pub use functions::classification::CrossEntropyOptions;
 pub use functions::ctc::CtcOptions;
@@ -40,6 +38,8 @@ pub use functions::images::Interpolation;
 pub use functions::losses::{BceOptions, GaussianNllOptions, PoissonNllOptions, Reduction, TripletOptions};
 pub use functions::norms::BatchNormOptions;
 pub use functions::recurrent::CellWeights;
+pub use functions::{AddmmOptions, Bag, MatrixNorm, PadMode, Reduce, Unique};
+pub use index::{Ellipsis, Index, Indices, NewAxis, Slice};
 pub use meta::Meta;
 pub use operand::Operand;
 pub use ops::custom;

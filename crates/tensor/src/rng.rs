@@ -68,7 +68,8 @@ impl Rng {
     pub fn randint(&mut self, shape: impl Into<Shape>, lo: i64, hi: i64) -> Tensor {
         assert!(lo < hi, "randint: the range {lo}..{hi} is empty");
         // 63 random bits against a range of at most 2⁶³: the bias of the remainder is range / 2⁶³.
-        run(Random { shape: shape.into(), dtype: DType::I64 }, &[&self.key()]).remainder(hi.wrapping_sub(lo)) + lo
+        run(Random { shape: shape.into(), dtype: DType::I64 }, &[&self.key()]).remainder(hi.wrapping_sub(lo))
+            + lo
     }
 
     /// Normal floats.
@@ -82,10 +83,18 @@ impl Rng {
 
     /// Normal floats, drawn again wherever they fall outside `lo..hi` (in units of the result).
     #[track_caller]
-    pub fn truncated_normal(&mut self, shape: impl Into<Shape>, mean: f64, std: f64, lo: f64, hi: f64) -> Tensor {
+    pub fn truncated_normal(
+        &mut self,
+        shape: impl Into<Shape>,
+        mean: f64,
+        std: f64,
+        lo: f64,
+        hi: f64,
+    ) -> Tensor {
         assert!(lo < hi && std > 0.0, "truncated_normal: needs lo < hi and std > 0, got {lo}, {hi}, {std}");
         // The inverse of the distribution function, restricted to the interval.
-        let cdf = |v: f64| 0.5 * thalweg_kernels::math::special::erfc(-(v - mean) / std / std::f64::consts::SQRT_2);
+        let cdf =
+            |v: f64| 0.5 * thalweg_kernels::math::special::erfc(-(v - mean) / std / std::f64::consts::SQRT_2);
         let (a, b) = (2.0 * cdf(lo) - 1.0, 2.0 * cdf(hi) - 1.0);
         let p = run(Random { shape: shape.into(), dtype: DType::F64 }, &[&self.key()]) * (b - a) + a;
         (p.erfinv() * (std * std::f64::consts::SQRT_2) + mean).clamp(lo, hi).to_dtype(DType::F32)

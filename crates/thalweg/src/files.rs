@@ -25,7 +25,9 @@ use crate::error::{Error, Result};
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, Tensor>> {
     let path = path.as_ref();
     match Ending::of(path)? {
-        Ending::Safetensors => Ok(safetensors::open(path)?.tensors.into_iter().map(|(k, v)| (k, tensor(v))).collect()),
+        Ending::Safetensors => {
+            Ok(safetensors::open(path)?.tensors.into_iter().map(|(k, v)| (k, tensor(v))).collect())
+        }
         Ending::Npz => Ok(npz::read(path)?.into_iter().map(|(k, v)| (k, tensor(v))).collect()),
         Ending::Npy => {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -89,5 +91,9 @@ fn tensor(stored: Stored) -> Tensor {
 }
 
 fn dense(t: &Tensor) -> Dense<'_> {
-    Dense { dtype: t.dtype(), shape: t.shape(), bytes: t.view().dense_bytes().expect("made contiguous by the caller") }
+    Dense {
+        dtype: t.dtype(),
+        shape: t.shape(),
+        bytes: t.view().dense_bytes().expect("made contiguous by the caller"),
+    }
 }

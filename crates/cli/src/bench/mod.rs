@@ -43,7 +43,9 @@ pub fn run(args: &Args) -> Result<()> {
         let Timing { wall_median, wall_min, cpu_median, cpu_min, n } = (w.run)();
         if args.csv {
             let (threads, name) = (args.threads, w.name);
-            println!("thalweg,{threads},{name},{wall_median:.6},{wall_min:.6},{cpu_median:.6},{cpu_min:.6},{n}");
+            println!(
+                "thalweg,{threads},{name},{wall_median:.6},{wall_min:.6},{cpu_median:.6},{cpu_min:.6},{n}"
+            );
         } else {
             println!("{:<22} {wall_median:>12.6} {wall_min:>12.6} {n:>6}", w.name);
         }

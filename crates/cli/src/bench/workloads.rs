@@ -52,7 +52,7 @@ pub fn all() -> Vec<Workload> {
         w("stream", "layer_norm", || {
             let (w, b) = (random(&[COLS]), random(&[COLS]));
             let x = random(&[ROWS, COLS]);
-            time(1, || x.layer_norm(&[COLS], Some(&w), Some(&b), 1e-5))
+            time(1, || x.layer_norm([COLS], Some(&w), Some(&b), 1e-5))
         }),
         w("stream", "max_pool", || {
             let x = random(&[64, 64, 64, 64]);

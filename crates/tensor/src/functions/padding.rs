@@ -113,11 +113,11 @@ mod tests {
     fn amounts_of_both_signs_meet() {
         let x = Tensor::arange(4);
         let pad = |a, b, p| x.pad(&[a, b], p).to_vec::<i64>();
-        assert_eq!(pad(-1, -1, Padding::Constant(9.0)), [1, 2]);
-        assert_eq!(pad(-6, 3, Padding::Constant(9.0)), [9]);
-        assert_eq!(pad(-1, 2, Padding::Replicate), [1, 2, 3, 3, 3]);
-        assert_eq!(pad(4, -4, Padding::Circular), [0, 1, 2, 3]);
-        assert_eq!(pad(3, 3, Padding::Reflect), [3, 2, 1, 0, 1, 2, 3, 2, 1, 0]);
-        assert_eq!(**Tensor::arange(0).pad(&[1, 1], Padding::Constant(0.0)).shape(), [2]);
+        assert_eq!(pad(-1, -1, PadMode::Constant(9.0)), [1, 2]);
+        assert_eq!(pad(-6, 3, PadMode::Constant(9.0)), [9]);
+        assert_eq!(pad(-1, 2, PadMode::Replicate), [1, 2, 3, 3, 3]);
+        assert_eq!(pad(4, -4, PadMode::Circular), [0, 1, 2, 3]);
+        assert_eq!(pad(3, 3, PadMode::Reflect), [3, 2, 1, 0, 1, 2, 3, 2, 1, 0]);
+        assert_eq!(**Tensor::arange(0).pad(&[1, 1], PadMode::Constant(0.0)).shape(), [2]);
     }
 }

@@ -82,7 +82,14 @@ impl Primitive for Convert {
 fn cast_from<A>(x: View<'_>, to: DType, y: &mut ViewMut<'_>) -> bool
 where
     A: Element,
-    A: CastTo<f32> + CastTo<f64> + CastTo<f16> + CastTo<bf16> + CastTo<i64> + CastTo<i32> + CastTo<u8> + CastTo<bool>,
+    A: CastTo<f32>
+        + CastTo<f64>
+        + CastTo<f16>
+        + CastTo<bf16>
+        + CastTo<i64>
+        + CastTo<i32>
+        + CastTo<u8>
+        + CastTo<bool>,
 {
     match to {
         DType::F32 => pieces::<A, f32>(x, y, cast),

@@ -61,14 +61,19 @@ impl Primitive for Gather {
             let rows = (GRAIN / (n * inner)).max(1);
             par_chunks_mut(y, rows * n * inner, |start, y| {
                 let index = &index[start..start + y.len()];
-                for (o, (y, index)) in y.chunks_exact_mut(n * inner).zip(index.chunks_exact(n * inner)).enumerate() {
+                for (o, (y, index)) in
+                    y.chunks_exact_mut(n * inner).zip(index.chunks_exact(n * inner)).enumerate()
+                {
                     let x = &x[(start / (n * inner) + o) * size * inner..][..size * inner];
                     if inner == 1 {
                         y.iter_mut().zip(index).for_each(|(y, &i)| *y = x[i as usize]);
                         continue;
                     }
                     for (y, index) in y.chunks_exact_mut(inner).zip(index.chunks_exact(inner)) {
-                        y.iter_mut().zip(index).enumerate().for_each(|(k, (y, &i))| *y = x[i as usize * inner + k]);
+                        y.iter_mut()
+                            .zip(index)
+                            .enumerate()
+                            .for_each(|(k, (y, &i))| *y = x[i as usize * inner + k]);
                     }
                 }
             });

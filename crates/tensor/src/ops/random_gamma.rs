@@ -32,7 +32,9 @@ impl Primitive for RandomGamma {
     }
 
     fn grad(&self, _g: &Vjp<'_>) -> Grad {
-        Grad::None("samples by rejection; use a score-function estimator, or `stop_gradient` on the parameters")
+        Grad::None(
+            "samples by rejection; use a score-function estimator, or `stop_gradient` on the parameters",
+        )
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
