@@ -2,8 +2,8 @@
 //!
 //! Prints:
 //! ```text
-//! step   0: loss 6.0833
-//! step 100: loss 0.0076
+//! step   0: loss 7.6667
+//! step 100: loss 0.0003
 //! step 200: loss 0.0000
 //! slope 2.00, offset -1.00
 //! ```
