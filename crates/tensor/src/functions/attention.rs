@@ -89,7 +89,7 @@ impl Tensor {
         }
         let project = |x: &Tensor, part: usize| {
             let w = weights.in_weight.narrow(0, part * width, width);
-            let y = linear(x, &w, weights.in_bias.map(|b| b.narrow(0, part * width, width)).as_ref());
+            let y = x.linear(&w, weights.in_bias.map(|b| b.narrow(0, part * width, width)).as_ref());
             // (length, batch, heads · d) → (batch, heads, length, d)
             y.reshape([x.size(0), batch, weights.heads, width / weights.heads]).permute([1, 2, 0, 3])
         };
@@ -98,7 +98,7 @@ impl Tensor {
             AttentionOptions { mask: weights.mask, is_causal: weights.is_causal, ..Default::default() };
         let (y, attention) = attend(&q, &k, &v, &options);
         let joined = y.permute([2, 0, 1, 3]).reshape([queries, batch, width]);
-        (linear(&joined, weights.out_weight, weights.out_bias), attention.mean(1))
+        (joined.linear(weights.out_weight, weights.out_bias), attention.mean(1))
     }
 
     /// Rotates pairs of elements by angles whose cosines and sines are given: the element i of the first
@@ -117,16 +117,6 @@ impl Tensor {
         }
         let (a, b) = (self.narrow(-1, 0, width / 2), self.narrow(-1, width / 2, width / 2));
         Tensor::concat(&[&a * cos - &b * sin, &b * cos + &a * sin], -1)
-    }
-}
-
-/// x · wᵀ + bias.
-#[track_caller]
-pub(crate) fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
-    let y = x.matmul(&weight.t());
-    match bias {
-        Some(b) => y + b,
-        None => y,
     }
 }
 

@@ -1,6 +1,5 @@
 //! Losses between predictions and numeric targets.
 
-use crate::functions::distances::p_norm;
 use crate::tensor::Tensor;
 
 /// How the losses of single elements become one result.
@@ -95,11 +94,6 @@ impl Default for TripletOptions {
     }
 }
 
-/// log(1 + eˣ) without overflow.
-fn softplus(x: &Tensor) -> Tensor {
-    x.maximum(0.0) + (-x.abs()).exp().log1p()
-}
-
 impl Tensor {
     /// (x − t)².
     #[track_caller]
@@ -134,7 +128,7 @@ impl Tensor {
     /// log(1 + exp(−t x)), for targets 1 and −1.
     #[track_caller]
     pub fn soft_margin_loss(&self, target: &Tensor, reduction: Reduction) -> Tensor {
-        reduction.of(&softplus(&(-(self * target)).as_float()))
+        reduction.of(&(-(self * target)).softplus())
     }
 
     /// The negative log-likelihood of counts under Poisson distributions.
@@ -179,7 +173,7 @@ impl Tensor {
     pub fn bce_with_logits_with(&self, target: &Tensor, options: &BceOptions<'_>) -> Tensor {
         let x = self.as_float();
         // −log σ(x) = softplus(−x); −log(1 − σ(x)) = x + softplus(−x).
-        let negative = softplus(&-&x);
+        let negative = (-&x).softplus();
         let mut loss = match options.pos_weight {
             Some(p) => (1.0 - target) * &x + ((p - 1.0) * target + 1.0) * negative,
             None => (1.0 - target) * &x + negative,
@@ -231,7 +225,7 @@ impl Tensor {
         negative: &Tensor,
         options: &TripletOptions,
     ) -> Tensor {
-        let distance = |a: &Tensor, b: &Tensor| p_norm(&(a - b + options.eps), options.p, -1, false);
+        let distance = |a: &Tensor, b: &Tensor| a.pairwise_distance(b, options.p, options.eps);
         let near = distance(self, positive);
         let mut far = distance(self, negative);
         if options.swap {

@@ -3,7 +3,6 @@
 use thalweg_core::Shape;
 
 use crate::error::{InOp, OpError, fail, or_fail};
-use crate::functions::distances::p_norm;
 use crate::tensor::Tensor;
 
 /// The options of batch normalisation.
@@ -126,9 +125,11 @@ impl Tensor {
     /// x / max(‖x‖ₚ, eps) along an axis. PyTorch's eps is 1e-12.
     #[track_caller]
     pub fn normalize(&self, p: f64, axis: isize, eps: f64) -> Tensor {
-        or_fail(self.shape().axis(axis).in_op("normalize"));
+        let axis = or_fail(self.shape().axis(axis).in_op("normalize"));
         let x = self.as_float();
-        let norm = p_norm(&x, p, axis, true).clamp_min(eps);
+        let column: Shape =
+            x.shape().iter().enumerate().map(|(i, &d)| if i == axis { 1 } else { d }).collect();
+        let norm = x.vector_norm(p, axis).reshape(column).clamp_min(eps);
         x / norm
     }
 }

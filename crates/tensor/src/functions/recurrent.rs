@@ -3,7 +3,6 @@
 //! Gates lie one after the other in the rows of the weights, in PyTorch's order.
 
 use crate::error::{OpError, fail};
-use crate::functions::attention::linear;
 use crate::tensor::Tensor;
 
 /// The weights of one recurrent cell: `gates` is 4 for LSTM, 3 for GRU, 1 for a plain RNN.
@@ -23,12 +22,12 @@ impl CellWeights<'_> {
     /// The part of all gates that comes from the input, for any number of time steps at once.
     #[track_caller]
     fn input_part(&self, x: &Tensor) -> Tensor {
-        linear(x, self.input, self.input_bias)
+        x.linear(self.input, self.input_bias)
     }
 
     #[track_caller]
     fn hidden_part(&self, h: &Tensor) -> Tensor {
-        linear(h, self.hidden, self.hidden_bias)
+        h.linear(self.hidden, self.hidden_bias)
     }
 
     #[track_caller]
