@@ -1,7 +1,9 @@
 //! `add`: y = a + b. On integers it wraps.
 
+use crate::operand::{Operand, with_operand};
 use crate::ops::elementwise::{Binary, Domain, binary_op};
 use crate::ops::{Grad, Keep, Vjp};
+use crate::tensor::Tensor;
 
 binary_op! {
     /// y = a + b.
@@ -24,5 +26,13 @@ impl Binary for Add {
 
     fn grad(g: &Vjp<'_>) -> Grad {
         g.pair(|| g.dy().clone(), || g.dy().clone())
+    }
+}
+
+impl Tensor {
+    /// a + b, where b is a tensor or a number.
+    #[track_caller]
+    pub fn add<'a>(&self, other: impl Into<Operand<'a>>) -> Tensor {
+        with_operand(Add, self, other.into())
     }
 }

@@ -1,7 +1,9 @@
 //! `div`: y = a / b on floats. `Tensor::div` converts integers first, as PyTorch does.
 
+use crate::operand::{Operand, with_float_operand};
 use crate::ops::elementwise::{Binary, binary_op};
 use crate::ops::{Grad, Keep, Vjp};
+use crate::tensor::Tensor;
 
 binary_op! {
     /// y = a / b.
@@ -25,5 +27,13 @@ impl Binary for Div {
     /// da = dy / b; db = −dy · y / b. Reading `y` back spares keeping `a`.
     fn grad(g: &Vjp<'_>) -> Grad {
         g.pair(|| g.dy() / g.x(1), || -(g.dy() * &g.y()) / g.x(1))
+    }
+}
+
+impl Tensor {
+    /// a / b; integers become floats first, where b is a tensor or a number.
+    #[track_caller]
+    pub fn div<'a>(&self, other: impl Into<Operand<'a>>) -> Tensor {
+        with_float_operand(Div, self, other.into())
     }
 }

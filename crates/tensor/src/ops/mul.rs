@@ -1,7 +1,9 @@
 //! `mul`: y = a · b. On integers it wraps.
 
+use crate::operand::{Operand, with_operand};
 use crate::ops::elementwise::{Binary, Domain, binary_op};
 use crate::ops::{Grad, Keep, Vjp};
+use crate::tensor::Tensor;
 
 binary_op! {
     /// y = a · b.
@@ -24,5 +26,13 @@ impl Binary for Mul {
 
     fn grad(g: &Vjp<'_>) -> Grad {
         g.pair(|| g.dy() * g.x(1), || g.dy() * g.x(0))
+    }
+}
+
+impl Tensor {
+    /// a · b, where b is a tensor or a number.
+    #[track_caller]
+    pub fn mul<'a>(&self, other: impl Into<Operand<'a>>) -> Tensor {
+        with_operand(Mul, self, other.into())
     }
 }
