@@ -7,6 +7,7 @@ pub(crate) mod copy;
 mod custom;
 pub(crate) mod elementwise;
 pub(crate) mod factor;
+pub(crate) mod fast_reduction;
 pub(crate) mod placing;
 mod primitive;
 pub(crate) mod reduction;

@@ -43,9 +43,11 @@ pub(crate) fn scan<W: Wide, V: Wide, S: Clone + Sync, const N: usize>(
             for (slab_idx, y) in y.chunks_exact_mut(slab).enumerate() {
                 let from = from + slab_idx * slab;
                 let mut states = vec![start.clone(); inner];
-                for (i, y) in y.iter_mut().enumerate() {
-                    let values = std::array::from_fn(|k| W::widen(x[k][from + i]));
-                    *y = step(&mut states[i % inner], i / inner, values).narrow();
+                for (t, y) in y.chunks_exact_mut(inner).enumerate() {
+                    for (i, (y, state)) in y.iter_mut().zip(&mut states).enumerate() {
+                        let values = std::array::from_fn(|k| W::widen(x[k][from + t * inner + i]));
+                        *y = step(state, t, values).narrow();
+                    }
                 }
             }
         }));
