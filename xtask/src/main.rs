@@ -1,21 +1,47 @@
-//! The project's own chores. `cargo xtask help` lists them.
+//! The project's own chores.
 
+mod bench;
+mod check;
 mod golden;
+mod op_page;
+mod tidy;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+const USAGE: &str = "usage: cargo xtask <task>
+  check                                  everything CI does
+  golden [--dir PATH] [--only OP|FAMILY] expected values and gradients against ours
+  bench [--rounds N] [GROUP ...]         ours and PyTorch in one sitting (THALWEG_PYTHON names its interpreter)
+  op-page                                write docs/ops.md from the list of ops
+  tidy                                   layering, names, sizes and forbidden words
+  fuzz [SECONDS]                         each file parser for so long (needs nightly and cargo-fuzz)";
+
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    match args.first().map(String::as_str) {
-        Some("golden") => {
-            let value = |flag: &str| args.iter().position(|a| a == flag).and_then(|i| args.get(i + 1));
-            let dir = value("--dir").map_or_else(|| root().join("golden"), PathBuf::from);
-            golden::run(&dir, value("--only").map(String::as_str))
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.split_first() {
+        Some((&"check", [])) => check::run(),
+        Some((&"golden", rest)) => {
+            let dir = value(rest, "--dir").map_or_else(|| root().join("golden"), PathBuf::from);
+            golden::run(&dir, value(rest, "--only"))
         }
-        _ => bail!("usage: cargo xtask golden [--dir PATH] [--only OP|FAMILY]"),
+        Some((&"bench", rest)) => bench::run(rest),
+        Some((&"op-page", [])) => op_page::write(),
+        Some((&"tidy", [])) => tidy::run(),
+        Some((&"fuzz", rest)) => check::fuzz(rest.first().map_or(Ok(60), |s| s.parse())?),
+        Some((&"help" | &"--help" | &"-h", _)) => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => bail!("{USAGE}"),
     }
+}
+
+/// The value after a flag.
+fn value<'a>(args: &[&'a str], flag: &str) -> Option<&'a str> {
+    args.iter().position(|a| *a == flag).and_then(|i| args.get(i + 1)).copied()
 }
 
 /// The top of the workspace.

@@ -7,7 +7,13 @@ use crate::layout::Layout;
 /// Calls `f(positions, len, strides)` for each innermost run: element `i` of operand `k` lies at
 /// `positions[k] + i·strides[k]`. Runs come in row-major order. Axes that all operands walk as one
 /// are merged, so dense operands give a single run.
+#[inline]
 pub fn for_each_run<const N: usize>(layouts: [&Layout; N], mut f: impl FnMut([usize; N], usize, [isize; N])) {
+    walk(layouts, &mut f);
+}
+
+/// One instance per number of operands, whatever is done with the runs.
+fn walk<const N: usize>(layouts: [&Layout; N], f: &mut dyn FnMut([usize; N], usize, [isize; N])) {
     let shape = layouts[0].shape();
     debug_assert!(layouts.iter().all(|l| l.shape() == shape));
     if shape.contains(&0) {

@@ -4,9 +4,10 @@
 //! One binary carries a path for each instruction set; the choice is made once, at run time.
 #![allow(unsafe_code, reason = "SIMD intrinsics and the thread pool; every block carries its proof")]
 
+pub mod conv;
 pub mod gemm;
-pub mod philox;
 pub mod math;
+pub mod philox;
 pub mod rows;
 pub mod simd;
 pub mod stream;

@@ -28,7 +28,10 @@ mod tests {
     fn known_answers() {
         assert_eq!(philox4x32([0, 0], 0, 0), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         let ones = u64::MAX;
-        assert_eq!(philox4x32([u32::MAX; 2], ones, ones), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        assert_eq!(
+            philox4x32([u32::MAX; 2], ones, ones),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
         let pi = philox4x32([0xa409_3822, 0x299f_31d0], 0x85a3_08d3_243f_6a88, 0x0370_7344_1319_8a2e);
         assert_eq!(pi, [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]);
     }

@@ -62,7 +62,9 @@ impl Dims {
         let inferred = match self.0.iter().filter(|&&d| d == -1).count() {
             0 => 0,
             1 if known == 0 => return Err(error("the inferred size is ambiguous beside a size of 0")),
-            1 if from.numel() % known != 0 => return Err(error("the number of elements must stay the same")),
+            1 if !from.numel().is_multiple_of(known) => {
+                return Err(error("the number of elements must stay the same"));
+            }
             1 => from.numel() / known,
             _ => return Err(error("only one size can be inferred")),
         };
@@ -128,5 +130,53 @@ impl From<Shape> for Dims {
 impl From<&Shape> for Dims {
     fn from(shape: &Shape) -> Self {
         Dims(shape.iter().map(|&d| d as isize).collect())
+    }
+}
+
+/// A size for each spatial axis: one number for all of them, or one for each.
+///
+/// ```
+/// use thalweg_tensor::{ConvOptions, PerAxis};
+/// let options = ConvOptions { stride: 2.into(), dilation: [1, 2].into(), ..Default::default() };
+/// assert_eq!(options.stride, PerAxis::from(2));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PerAxis(SmallVec<[usize; 3]>);
+
+impl PerAxis {
+    /// One size for each of `n` axes.
+    pub(crate) fn list(
+        &self,
+        op: &'static str,
+        name: &'static str,
+        n: usize,
+        shape: &Shape,
+    ) -> Result<SmallVec<[usize; 3]>, OpError> {
+        match self.0.len() {
+            1 => Ok(SmallVec::from_elem(self.0[0], n)),
+            len if len == n => Ok(self.0.clone()),
+            _ => {
+                let (value, shape) = (format!("{:?}", &self.0[..]), shape.clone());
+                Err(OpError::Argument { op, name, value, shape, need: "one number, or one per spatial axis" })
+            }
+        }
+    }
+}
+
+impl From<usize> for PerAxis {
+    fn from(size: usize) -> Self {
+        Self(smallvec::smallvec![size])
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for PerAxis {
+    fn from(sizes: [usize; N]) -> Self {
+        Self(SmallVec::from_slice(&sizes))
+    }
+}
+
+impl From<&[usize]> for PerAxis {
+    fn from(sizes: &[usize]) -> Self {
+        Self(SmallVec::from_slice(sizes))
     }
 }

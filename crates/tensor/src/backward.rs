@@ -169,7 +169,9 @@ impl<'a> Sweep<'a> {
                 let g = Vjp { dy, kept, edges: &node.edges, wants: &wants, output_history: &history };
                 match op.grad(&g) {
                     Grad::Inputs(inputs) => Ok(inputs),
-                    Grad::None(reason) => Err(OpError::NoGradient { op: op.name(), reason }),
+                    Grad::None(reason) => {
+                        Err(OpError::NotDifferentiable { op: op.name(), reason, at: node.at })
+                    }
                 }
             }
             Kind::Function { outputs, backward } => {

@@ -116,6 +116,35 @@ impl Tensor {
         }
     }
 
+    /// The elements as nested arrays of the same shape. Panics when shape or dtype differ.
+    ///
+    /// ```
+    /// use thalweg_tensor::Tensor;
+    /// let x = Tensor::from([[1i64, 2], [3, 4]]);
+    /// assert_eq!(x.t().to_array::<[[i64; 2]; 2]>(), [[1, 3], [2, 4]]);
+    /// ```
+    #[track_caller]
+    pub fn to_array<A: Nested>(&self) -> A {
+        self.require::<A::Element>("to_array");
+        let mut shape = Shape::scalar();
+        A::sizes(&mut shape);
+        if shape != *self.shape() {
+            let hint = "the array type must have the tensor's shape";
+            fail(OpError::Shapes { op: "to_array", left: self.shape().clone(), right: shape, hint });
+        }
+        A::build(&mut self.view().iter())
+    }
+
+    /// The rows of a matrix.
+    #[track_caller]
+    pub fn to_vec2<T: Element>(&self) -> Vec<Vec<T>> {
+        if self.rank() != 2 {
+            fail(OpError::Rank { op: "to_vec2", want: "exactly 2", shape: self.shape().clone() });
+        }
+        let (flat, cols) = (self.to_vec::<T>(), self.shape()[1]);
+        (0..self.shape()[0]).map(|i| flat[i * cols..(i + 1) * cols].to_vec()).collect()
+    }
+
     /// The elements where they lie, if they lie in row-major order. Panics when `T` is not the dtype.
     #[track_caller]
     pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
@@ -178,6 +207,8 @@ pub trait Nested {
     fn sizes(shape: &mut Shape);
     /// Appends the elements in row-major order.
     fn flatten_into(&self, out: &mut Vec<Self::Element>);
+    /// Takes as many elements as it holds, in row-major order.
+    fn build(elements: &mut impl Iterator<Item = Self::Element>) -> Self;
 }
 
 macro_rules! nested {
@@ -187,6 +218,9 @@ macro_rules! nested {
             fn sizes(_: &mut Shape) {}
             fn flatten_into(&self, out: &mut Vec<$t>) {
                 out.push(*self);
+            }
+            fn build(elements: &mut impl Iterator<Item = $t>) -> $t {
+                elements.next().expect("`to_array` compared the shapes")
             }
         }
     )*};
@@ -202,6 +236,9 @@ impl<T: Nested, const N: usize> Nested for [T; N] {
     }
     fn flatten_into(&self, out: &mut Vec<T::Element>) {
         self.iter().for_each(|inner| inner.flatten_into(out));
+    }
+    fn build(elements: &mut impl Iterator<Item = T::Element>) -> Self {
+        std::array::from_fn(|_| T::build(elements))
     }
 }
 

@@ -1,5 +1,7 @@
 //! What can be wrong with a call of an op. Messages name the op, the shapes and the fix.
 
+use std::panic::Location;
+
 use thalweg_core::{DType, Shape, ShapeError};
 use thiserror::Error;
 
@@ -114,6 +116,16 @@ pub enum OpError {
         op: &'static str,
         /// Why, and what to do instead.
         reason: &'static str,
+    },
+    /// A gradient asked through an op that has none.
+    #[error("{op}: no gradient: {reason} (applied at {at})")]
+    NotDifferentiable {
+        /// The op.
+        op: &'static str,
+        /// Why, and what to do instead.
+        reason: &'static str,
+        /// The line that applied it.
+        at: &'static Location<'static>,
     },
     /// A parameter that the loss does not depend on.
     #[error(

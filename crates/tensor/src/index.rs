@@ -10,6 +10,7 @@ use thalweg_core::{DType, Shape};
 
 use crate::apply::run;
 use crate::error::{InOp, OpError, fail, or_fail};
+use crate::operand::Operand;
 use crate::ops::{Combine, Stride, Update, python_slice};
 use crate::tensor::Tensor;
 
@@ -188,28 +189,35 @@ impl Tensor {
     /// ```
     /// use thalweg_tensor::Tensor;
     /// let x = Tensor::zeros([2, 3], thalweg_core::DType::F32);
-    /// let y = x.index_put((1, 1..), &Tensor::from([5.0f32, 6.0]));
-    /// assert_eq!(y.to_vec::<f32>(), [0.0, 0.0, 0.0, 0.0, 5.0, 6.0]);
+    /// let y = x.index_put((1, 1..), &Tensor::from([5.0f32, 6.0])).index_put((.., 0), 1.0);
+    /// assert_eq!(y.to_vec::<f32>(), [1.0, 0.0, 0.0, 1.0, 5.0, 6.0]);
     /// ```
     #[track_caller]
-    pub fn index_put<'a>(&self, index: impl Indices<'a>, values: &Tensor) -> Tensor {
-        self.put(index.entries(), values, Combine::Set)
+    pub fn index_put<'a, 'b>(&self, index: impl Indices<'a>, values: impl Into<Operand<'b>>) -> Tensor {
+        self.put(index.entries(), values.into(), Combine::Set)
     }
 
     /// A copy with values added where an index points; positions that are named twice add up.
     #[track_caller]
-    pub fn index_put_accumulate<'a>(&self, index: impl Indices<'a>, values: &Tensor) -> Tensor {
-        self.put(index.entries(), values, Combine::Add)
+    pub fn index_put_accumulate<'a, 'b>(
+        &self,
+        index: impl Indices<'a>,
+        values: impl Into<Operand<'b>>,
+    ) -> Tensor {
+        self.put(index.entries(), values.into(), Combine::Add)
     }
 
     #[track_caller]
-    fn put(&self, entries: Vec<Index<'_>>, values: &Tensor, combine: Combine) -> Tensor {
-        if values.dtype() != self.dtype() {
-            fail(OpError::DTypes { op: "index_put", left: self.dtype(), right: values.dtype() });
+    fn put(&self, entries: Vec<Index<'_>>, values: Operand<'_>, combine: Combine) -> Tensor {
+        let got = values.dtype_with(self.dtype());
+        if got != self.dtype() || matches!(values, Operand::Tensor(t) if t.dtype() != got) {
+            let right = if let Operand::Tensor(t) = values { t.dtype() } else { got };
+            fail(OpError::DTypes { op: "index_put", left: self.dtype(), right });
         }
+        let values = values.spread(self.dtype(), &values.shape());
         let plan = or_fail(Plan::new(self.shape(), entries));
         let region = plan.region(self);
-        let new = plan.replaced(&region, values, combine);
+        let new = plan.replaced(&region, &values, combine);
         let shape: Shape = plan.strides.iter().map(|s| s.len).collect();
         if shape == *self.shape() && plan.strides.iter().all(|s| s.step == 1) {
             return new.reshape(shape);
@@ -448,4 +456,145 @@ fn true_positions(operand: &Shape, axis: usize, mask: &Tensor) -> Result<Vec<Ten
     }
     let positions = mask.nonzero();
     Ok((0..mask.rank()).map(|i| positions.select(1, i as isize)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{value_and_grad, vjp};
+
+    fn grid() -> Tensor {
+        Tensor::arange(2 * 3 * 4 * 5).reshape([2, 3, 4, 5])
+    }
+
+    /// The element of [`grid`] at a position.
+    fn at(i: [usize; 4]) -> i64 {
+        (((i[0] * 3 + i[1]) * 4 + i[2]) * 5 + i[3]) as i64
+    }
+
+    #[track_caller]
+    fn check(got: &Tensor, shape: &[usize], want: &dyn Fn(&[usize]) -> i64) {
+        assert_eq!(&got.shape()[..], shape);
+        let coordinates = |mut p: usize| {
+            let mut c: Vec<usize> = shape.iter().rev().map(|&d| (p % d, p /= d).0).collect();
+            c.reverse();
+            c
+        };
+        let want: Vec<i64> = (0..got.numel()).map(|p| want(&coordinates(p))).collect();
+        assert_eq!(got.to_vec::<i64>(), want);
+    }
+
+    #[test]
+    fn numbers_ranges_and_axes_give_views() {
+        let x = grid();
+        let y = x.i((1, 1.., ..-1, Slice(.., -2)));
+        check(&y, &[2, 3, 3], &|c| at([1, 1 + c[0], c[1], 4 - 2 * c[2]]));
+        assert!(y.shares_memory_with(&x));
+        check(&x.i((-1, Ellipsis, 0..=1, 2usize)), &[3, 2], &|c| at([1, c[0], c[1], 2]));
+        check(&x.i((.., NewAxis, 0, ..=-2, Ellipsis, NewAxis)), &[2, 1, 3, 5, 1], &|c| {
+            at([c[0], 0, c[2], c[3]])
+        });
+        check(&x.i(1i64), &[3, 4, 5], &|c| at([1, c[0], c[1], c[2]]));
+        check(&x.i((.., 5..)), &[2, 0, 4, 5], &|_| 0);
+        check(&x.i(Slice(1.., 2)), &[1, 3, 4, 5], &|c| at([1, c[1], c[2], c[3]]));
+        check(&Tensor::scalar(7i64).i(Ellipsis), &[], &|_| 7);
+    }
+
+    #[test]
+    fn tensors_broadcast_and_go_where_numpy_puts_them() {
+        let x = grid();
+        let rows = Tensor::from([[0i64], [-1]]);
+        let columns = Tensor::from([1i64, 3, 0]);
+        let (r, c3) = ([0, 2], [1, 3, 0]);
+        // Side by side: in place.
+        check(&x.i((.., &rows, &columns)), &[2, 2, 3, 5], &|c| at([c[0], r[c[1]], c3[c[2]], c[3]]));
+        // Apart: in front.
+        check(&x.i((.., &rows, .., &columns)), &[2, 3, 2, 4], &|c| at([c[2], r[c[0]], c[3], c3[c[1]]]));
+        // A number beside a tensor counts as one.
+        check(&x.i((1, .., &columns)), &[3, 3, 5], &|c| at([1, c[1], c3[c[0]], c[2]]));
+        check(&x.i((1, &rows)), &[2, 1, 4, 5], &|c| at([1, r[c[0]], c[2], c[3]]));
+        // With slices on the other axes, and an index of another integer type.
+        let few = Tensor::from([2u8, 0]);
+        check(&x.i((Slice(.., -1), .., &few, 1..3)), &[2, 3, 2, 2], &|c| {
+            at([1 - c[0], c[1], [2, 0][c[2]], 1 + c[3]])
+        });
+        check(&x.i((.., &Tensor::from(Vec::<i64>::new()))), &[2, 0, 4, 5], &|_| 0);
+    }
+
+    #[test]
+    fn masks_stand_for_the_positions_where_they_are_true() {
+        let x = grid();
+        let mask = Tensor::from([[true, false, true], [false, false, true]]);
+        let places = [(0, 0), (0, 2), (1, 2)];
+        check(&x.i(&mask), &[3, 4, 5], &|c| at([places[c[0]].0, places[c[0]].1, c[1], c[2]]));
+        let last = Tensor::from([false, true, false, true, false]);
+        check(&x.i((Ellipsis, &last)), &[2, 3, 4, 2], &|c| at([c[0], c[1], c[2], [1, 3][c[3]]]));
+        check(&x.i((&mask, .., &Tensor::from([4i64]))), &[3, 4], &|c| {
+            at([places[c[0]].0, places[c[0]].1, c[1], 4])
+        });
+    }
+
+    /// Writing through an index changes exactly what reading through it shows.
+    #[test]
+    fn what_is_put_is_what_is_read() {
+        let x = grid();
+        let rows = Tensor::from([[0i64], [2]]);
+        let columns = Tensor::from([1i64, 3, 0]);
+        let mask = Tensor::from([[true, false, true], [false, false, true]]);
+        let indices: Vec<Vec<Index<'_>>> = vec![
+            (1, 1.., ..-1, Slice(.., -2)).entries(),
+            (Ellipsis, 0).entries(),
+            (.., &rows, .., &columns).entries(),
+            (Slice(.., -1), &rows, &columns, 1..3).entries(),
+            (&mask, .., 1).entries(),
+            (0, NewAxis, ..2).entries(),
+            Vec::new(),
+        ];
+        for index in indices {
+            let shown = x.i(index.clone());
+            let new = Tensor::arange(shown.numel()).reshape(shown.shape()) + 1000;
+            let y = x.index_put(index.clone(), &new);
+            assert_eq!(y.i(index.clone()).to_vec::<i64>(), new.to_vec::<i64>());
+            let changed = y.to_vec::<i64>().iter().zip(x.to_vec::<i64>()).filter(|(a, b)| **a != *b).count();
+            assert_eq!(changed, shown.numel());
+            let sum = x.index_put_accumulate(index.clone(), &new);
+            assert_eq!(sum.i(index).to_vec::<i64>(), (shown + new).to_vec::<i64>());
+        }
+    }
+
+    #[test]
+    fn gradients_of_reading_and_writing_are_each_others() {
+        let x = Tensor::from_vec((0..24).map(f64::from).collect(), [2, 3, 4]);
+        let rows = Tensor::from([0i64, 2, 0]);
+        let (_, dx) = value_and_grad(|x| x.i((.., &rows, 1..3)).sum(()))(&x);
+        assert_eq!(dx.i((0, .., 1)).to_vec::<f64>(), [2.0, 0.0, 1.0]);
+        assert_eq!(dx.i((0, .., 0)).to_vec::<f64>(), [0.0; 3]);
+        let v = Tensor::from_vec((0..12).map(f64::from).collect(), [2, 3, 2]);
+        let (_, pull) = vjp(|a| vec![a[0].index_put((.., &rows, 1..3), &a[1])], &[x.clone(), v]);
+        let w = Tensor::ones([2, 3, 4], DType::F64);
+        let g: Vec<Tensor> = pull.call(&[w]).unwrap().into_iter().map(Option::unwrap).collect();
+        assert_eq!(g[0].i((1, .., 2)).to_vec::<f64>(), [0.0, 1.0, 0.0]);
+        // Row 0 is named twice: the second value stays, the first has no influence.
+        assert_eq!(g[1].i((0, .., 0)).to_vec::<f64>(), [0.0, 1.0, 1.0]);
+    }
+
+    fn refusal(f: impl FnOnce() -> Tensor + std::panic::UnwindSafe) -> String {
+        let panic = std::panic::catch_unwind(f).expect_err("was accepted");
+        panic.downcast_ref::<String>().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn bad_indices_are_refused_with_the_reason() {
+        assert!(
+            refusal(|| grid().i((0, 3))).starts_with("index: index 3 is out of range for an axis of size 3")
+        );
+        assert!(refusal(|| grid().i((0, 0, 0, 0, 0))).contains("at most one entry per axis"));
+        assert!(refusal(|| grid().i((Ellipsis, Ellipsis))).contains("one ellipsis"));
+        assert!(refusal(|| grid().i(Slice(.., 0))).contains("step"));
+        assert!(refusal(|| grid().i((.., &Tensor::from([-4i64])))).contains("index -4 is out of range"));
+        assert!(refusal(|| grid().i(&Tensor::from([1.0f32]))).contains("dtype f32"));
+        assert!(refusal(|| grid().i(&Tensor::from([true]))).contains("shapes [1] and [2]"));
+        let wrong = refusal(|| grid().index_put((0, 0), &Tensor::from([1i64, 2, 3])));
+        assert!(wrong.contains("[3] and [4, 5]"), "{wrong}");
+    }
 }

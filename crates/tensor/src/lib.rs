@@ -17,23 +17,34 @@ mod operand;
 pub mod ops;
 mod param;
 mod print;
+mod rng;
 mod scalar;
 mod shaping;
 mod tape;
 mod tensor;
 
 pub use apply::apply;
-pub use args::{Axes, Dims};
+pub use args::{Axes, Dims, PerAxis};
 pub use autodiff::{
     Leaf, Pullback, checkpoint, custom_vjp, grad, hessian, hvp, jacobian, jvp, no_grad, try_value_and_grads,
     value_and_grad, vjp, vmap,
 };
+pub use create::Nested;
 pub use error::OpError;
-pub use functions::{AddmmOptions, Bag, MatrixNorm, Padding, Reduce, Unique};
+pub use functions::attention::{AttentionOptions, MultiHeadAttention};
+pub use functions::classification::CrossEntropyOptions;
+pub use functions::ctc::CtcOptions;
+pub use functions::images::Interpolation;
+pub use functions::losses::{BceOptions, GaussianNllOptions, PoissonNllOptions, Reduction, TripletOptions};
+pub use functions::norms::BatchNormOptions;
+pub use functions::recurrent::CellWeights;
+pub use functions::{AddmmOptions, Bag, MatrixNorm, PadMode, Reduce, Unique};
 pub use index::{Ellipsis, Index, Indices, NewAxis, Slice};
 pub use meta::Meta;
 pub use operand::Operand;
 pub use ops::custom;
+pub use ops::{AvgPoolOptions, ConvOptions, ConvTransposeOptions, Divisor, MaxPoolOptions, Padding};
 pub use param::Param;
+pub use rng::Rng;
 pub use scalar::Scalar;
 pub use tensor::Tensor;

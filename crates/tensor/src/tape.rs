@@ -39,6 +39,10 @@ pub(crate) struct Node {
     pub at: &'static Location<'static>,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every node is an op; a box would cost it an allocation"
+)]
 pub(crate) enum Kind {
     /// A variable: gradients end here. `backward` leaves them in the slot.
     Leaf(Mutex<Option<Tensor>>),

@@ -38,8 +38,6 @@ pub struct Call<'a> {
     pub tag: &'a str,
     /// The operands in order, views applied.
     pub x: &'a [Tensor],
-    /// Their names.
-    pub names: &'a [String],
     /// Everything that is no tensor.
     pub attrs: &'a Attrs,
 }
@@ -153,7 +151,7 @@ fn check(case: &Value, call: Caller, data: &BTreeMap<String, Tensor>) -> Option<
     let tag = text(case, "id").split_once('/').map_or("", |(_, tag)| tag);
     let evaluate = |stored: &[Tensor]| {
         let x: Vec<Tensor> = stored.iter().zip(inputs).map(|(t, i)| apply_view(t, &i["view"])).collect();
-        call(&Call { op, tag, x: &x, names: &names, attrs: &attrs })
+        call(&Call { op, tag, x: &x, attrs: &attrs })
     };
     let values = evaluate(&stored)?;
     Some((|| {

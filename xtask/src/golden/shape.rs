@@ -1,6 +1,6 @@
 //! How the cases of the family `shape` are called.
 
-use thalweg_tensor::{Index, Padding, Tensor};
+use thalweg_tensor::{Index, PadMode, Tensor};
 
 use super::Call;
 
@@ -21,10 +21,10 @@ pub fn call(c: &Call<'_>) -> Option<Vec<Tensor>> {
         "unbind" => return Some(x[0].unbind(axis)),
         "pad" => {
             let padding = match c.attrs.str("mode")? {
-                "constant" => Padding::Constant(c.attrs.f64("value")?),
-                "reflect" => Padding::Reflect,
-                "replicate" => Padding::Replicate,
-                "circular" => Padding::Circular,
+                "constant" => PadMode::Constant(c.attrs.f64("value")?),
+                "reflect" => PadMode::Reflect,
+                "replicate" => PadMode::Replicate,
+                "circular" => PadMode::Circular,
                 _ => return None,
             };
             x[0].pad(&c.attrs.ints("pad")?, padding)

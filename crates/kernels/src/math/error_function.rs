@@ -1,6 +1,6 @@
 //! erf, erfc and the two GELUs, on vectors.
 
-use crate::math::exponential::{exp, exp_parts, polynomial};
+use crate::math::exponential::{exp, exp_parts, nan_at_minus_infinity, polynomial};
 use crate::simd::vector::F32s;
 
 /// erf x.
@@ -72,7 +72,7 @@ pub fn erfc<V: F32s>(x: V) -> V {
     y.or_where(x.lt(x.splat(0.0)), x.splat(2.0) - y)
 }
 
-/// x Φ(x), Φ the distribution function of the standard normal.
+/// x Φ(x), Φ the distribution function of the standard normal; NaN at −∞, as −∞ · 0 is.
 #[inline(always)]
 pub fn gelu<V: F32s>(x: V) -> V {
     let a = x.splat(14.5).min(x.abs());
@@ -86,7 +86,7 @@ pub fn gelu<V: F32s>(x: V) -> V {
     let r = p * half;
     let low = q.mul_add(m, -p).mul_add(half, p.mul_add(half, -r));
     let tail = (r.mul_add(t, low) + r) * scale;
-    (x - tail).or_where(x.lt(x.splat(0.0)), -tail)
+    nan_at_minus_infinity(x, (x - tail).or_where(x.lt(x.splat(0.0)), -tail))
 }
 
 /// x / (1 + exp(−2u)), u = √(2/π) (x + 0.044715 x³): the GELU by tanh.
@@ -108,7 +108,7 @@ pub fn gelu_tanh<V: F32s>(x: V) -> V {
     let m = m.mul_add(-v_low, m);
     let d = m.mul_add(scale, c(1.0));
     let positive = x / d;
-    positive.or_where(x.lt(c(0.0)), -a * m / d * scale)
+    nan_at_minus_infinity(x, positive.or_where(x.lt(c(0.0)), -a * m / d * scale))
 }
 
 /// 2 √(2/π) and 0.044715 times it, each in two parts.

@@ -125,11 +125,17 @@ pub fn sigmoid<V: F32s>(x: V) -> V {
     (m / d * s).or_where(x.is_nan(), x)
 }
 
-/// x / (1 + e⁻ˣ).
+/// x / (1 + e⁻ˣ); NaN at −∞, as −∞ / ∞ is, and as PyTorch has it.
 #[inline(always)]
 pub fn silu<V: F32s>(x: V) -> V {
     let (m, s, d) = sigmoid_parts(x);
-    // Bounded below, as −∞ · 0 is NaN where the limit is −0.
+    // Bounded below: the exponential of a lower number is no longer a normal one.
     let bounded = x.splat(-120.0).max(x);
-    m * bounded / d * s
+    nan_at_minus_infinity(x, m * bounded / d * s)
+}
+
+/// `y`, or NaN where x is −∞: functions of the form x · p(x) have −∞ · 0 there.
+#[inline(always)]
+pub(crate) fn nan_at_minus_infinity<V: F32s>(x: V, y: V) -> V {
+    y.or_where(x.lt(x.splat(f32::MIN)), x.splat(f32::NAN))
 }

@@ -56,15 +56,15 @@ blocks! {
     tanh |x| exponential::tanh(x);
     /// y = 1 / (1 + e⁻ˣ). 3 ULP.
     sigmoid |x| exponential::sigmoid(x);
-    /// y = x / (1 + e⁻ˣ). 3.5 ULP; −0 at −∞.
+    /// y = x / (1 + e⁻ˣ). 3.5 ULP; NaN at −∞.
     silu |x| exponential::silu(x);
     /// y = erf x. 1.1 ULP.
     erf |x| error_function::erf(x);
     /// y = 1 − erf x. 3.1 ULP, in the tail too.
     erfc |x| error_function::erfc(x);
-    /// y = x Φ(x), Φ the normal distribution function: the exact GELU. 4 ULP; −0 at −∞.
+    /// y = x Φ(x), Φ the normal distribution function: the exact GELU. 4 ULP; NaN at −∞.
     gelu |x| error_function::gelu(x);
-    /// y = x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))). 4 ULP of that formula; −0 at −∞.
+    /// y = x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))). 4 ULP of that formula; NaN at −∞.
     gelu_tanh |x| error_function::gelu_tanh(x);
     /// y = sin x. 2 ULP.
     sin |x| trigonometry::sin(x);

@@ -3,7 +3,7 @@
 //! x, y: (rows, cols); weight, bias: (cols), 1 and 0 when absent; mean, rstd: (rows).
 
 use crate::rows::par_rows;
-use crate::rows::reduce::{Squares, Sum, at, reduce};
+use crate::rows::reduce::{Deviations, Squares, Sum, at, reduce};
 use crate::simd::vector::F32s;
 use crate::simd::{Body, dispatch};
 use crate::stream::split::SharedMut;
@@ -104,13 +104,19 @@ impl Body for Forward<'_> {
                 Norm::Layer => reduce(v, Sum { x }) / n,
                 Norm::Rms => 0.0,
             };
-            let rstd = 1.0 / (reduce(v, Squares { x, centre: mean }) / n + self.eps).sqrt();
-            let (centre, scale) = (v.splat(mean), v.splat(rstd));
+            // What rounding took from the mean: all that is left of a row far from 0 hangs on it.
+            let rest = match self.norm {
+                Norm::Layer => reduce(v, Deviations { x, centre: mean }) / n,
+                Norm::Rms => 0.0,
+            };
+            let variance = (reduce(v, Squares { x, centre: mean }) / n - rest * rest).max(0.0);
+            let rstd = 1.0 / (variance + self.eps).sqrt();
+            let (centre, rest, scale) = (v.splat(mean), v.splat(rest), v.splat(rstd));
             let p = y.as_mut_ptr();
             each_vector!(V, x.len(), |i, k| {
                 // SAFETY: `i + k <= cols`, the length of all four.
                 unsafe {
-                    let unit = (at::<V>(x, i, k, 0.0) - centre) * scale;
+                    let unit = (at::<V>(x, i, k, 0.0) - centre - rest) * scale;
                     let y = unit.mul_add(at(self.weight, i, k, 0.0), at(self.bias, i, k, 0.0));
                     y.store_n(p.add(i), k);
                 }
@@ -160,6 +166,17 @@ mod tests {
             });
             close(&y, &rms, 1e-5);
         }
+    }
+
+    #[test]
+    fn a_row_far_from_zero_keeps_its_digits() {
+        let x: Vec<f32> = values(24, 5).iter().map(|x| 1000.0 + x / 4.0).collect();
+        let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let mean = exact.iter().sum::<f64>() / 24.0;
+        let rstd = 1.0 / (exact.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 24.0 + 1e-5).sqrt();
+        let mut y = [0.0; 24];
+        layer_norm(&x, 24, None, None, 1e-5, &mut y, None);
+        close(&y, &exact.iter().map(|x| (x - mean) * rstd).collect::<Vec<_>>(), 2e-6);
     }
 
     #[test]

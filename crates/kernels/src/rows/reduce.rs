@@ -132,6 +132,10 @@ reduction!(Min { x: &'a [f32] } of x, f32::INFINITY,
     // SAFETY: the bounds are `step`'s own.
     |s, acc, i, n| acc.min_or_nan(unsafe { at(s.x, i, n, f32::INFINITY) }),
     |a, b| a.min_or_nan(b));
+reduction!(Deviations { x: &'a [f32], centre: f32 } of x, 0.0,
+    // SAFETY: the bounds are `step`'s own.
+    |s, acc, i, n| acc + (unsafe { at::<V>(s.x, i, n, s.centre) } - acc.splat(s.centre)),
+    |a, b| a + b);
 reduction!(Squares { x: &'a [f32], centre: f32 } of x, 0.0,
     |s, acc, i, n| {
         // SAFETY: the bounds are `step`'s own.

@@ -1,4 +1,4 @@
-//! Arithmetic, conversion and splitting of contiguous slices.
+//! Arithmetic, conversion, transposition and splitting of slices.
 //!
 //! Arithmetic and conversion are blocks: they run on the calling thread, and [`split`] spreads them over
 //! the pool. Loops are plain Rust that the compiler vectorises once for each instruction set; a product
@@ -7,4 +7,5 @@
 pub mod arithmetic;
 pub mod convert;
 pub mod split;
+pub mod transpose;
 pub mod whole;

@@ -153,3 +153,47 @@ impl Tensor {
 fn starts<T: Element>(sorted: &[T]) -> Vec<i64> {
     (0..sorted.len()).filter(|&i| i == 0 || sorted[i] != sorted[i - 1]).map(|i| i as i64).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_elements_keep_their_order_and_nan_is_the_largest() {
+        let x = Tensor::from([0.0f32, f32::NAN, -0.0, f32::INFINITY, 1.0, f32::NAN, f32::NEG_INFINITY, 0.0]);
+        assert_eq!(x.argsort(0, false).to_vec::<i64>(), [6, 0, 2, 7, 4, 3, 1, 5]);
+        assert_eq!(x.argsort(0, true).to_vec::<i64>(), [1, 5, 3, 4, 0, 2, 7, 6]);
+        // The general kernel and the one for rows of the last axis agree.
+        assert_eq!(x.unsqueeze(1).argsort(0, true).to_vec::<i64>(), x.argsort(0, true).to_vec::<i64>());
+        assert_eq!(x.topk(3, 0, true).1.to_vec::<i64>(), [1, 5, 3]);
+        assert_eq!(x.median_dim(0).1.item::<i64>(), 1);
+        let wide = Tensor::from([i64::MAX, i64::MIN, i64::MAX - 1, 0]);
+        assert_eq!(wide.argsort(0, false).to_vec::<i64>(), [1, 3, 2, 0]);
+        assert_eq!(wide.median_dim(0).0.item::<i64>(), 0);
+        assert_eq!(Tensor::from([u32::MAX, 0, 1 << 31]).argsort(0, false).to_vec::<i64>(), [1, 2, 0]);
+    }
+
+    #[test]
+    fn unique_elements_rebuild_the_tensor() {
+        let x = Tensor::from([[3i64, 1, 3], [2, 1, 3]]);
+        let u = x.unique();
+        assert_eq!(u.values.take(&u.inverse).to_vec::<i64>(), x.to_vec::<i64>());
+        assert_eq!(u.counts.to_vec::<i64>(), [2, 1, 3]);
+        assert_eq!(Tensor::from([f32::NAN, f32::NAN]).unique().values.numel(), 2);
+        assert_eq!(Tensor::arange(0).unique().values.numel(), 0);
+    }
+
+    #[test]
+    fn counts_reach_the_asked_length() {
+        let x = Tensor::from([1i64, 3, 1]);
+        assert_eq!(x.bincount(0).to_vec::<i64>(), [0, 2, 0, 1]);
+        assert_eq!(x.bincount(6).to_vec::<i64>(), [0, 2, 0, 1, 0, 0]);
+        assert_eq!(Tensor::arange(0).bincount(0).numel(), 0);
+    }
+
+    #[test]
+    fn positions_of_scalars_have_no_coordinates() {
+        assert_eq!(**Tensor::scalar(5i64).nonzero().shape(), [1, 0]);
+        assert_eq!(**Tensor::scalar(0i64).nonzero().shape(), [0, 0]);
+    }
+}

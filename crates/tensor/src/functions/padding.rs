@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 
 /// What stands beyond the edges.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Padding {
+pub enum PadMode {
     /// A number.
     Constant(f64),
     /// The elements mirrored at the edge, which is not repeated.
@@ -26,18 +26,18 @@ impl Tensor {
     /// the last axis as in PyTorch; negative amounts cut.
     ///
     /// ```
-    /// use thalweg_tensor::{Padding, Tensor};
+    /// use thalweg_tensor::{PadMode, Tensor};
     /// let x = Tensor::from([1.0f32, 2.0, 3.0]);
-    /// assert_eq!(x.pad(&[1, -1], Padding::Constant(9.0)).to_vec::<f32>(), [9.0, 1.0, 2.0]);
-    /// assert_eq!(x.pad(&[2, 1], Padding::Reflect).to_vec::<f32>(), [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]);
+    /// assert_eq!(x.pad(&[1, -1], PadMode::Constant(9.0)).to_vec::<f32>(), [9.0, 1.0, 2.0]);
+    /// assert_eq!(x.pad(&[2, 1], PadMode::Reflect).to_vec::<f32>(), [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]);
     /// ```
     #[track_caller]
-    pub fn pad(&self, pads: &[isize], padding: Padding) -> Tensor {
+    pub fn pad(&self, pads: &[isize], padding: PadMode) -> Tensor {
         let bad = |need| -> ! {
             let (value, shape) = (format!("{pads:?}"), self.shape().clone());
             fail(OpError::Argument { op: "pad", name: "pads", value, shape, need })
         };
-        if pads.len() % 2 != 0 || pads.len() / 2 > self.rank() {
+        if !pads.len().is_multiple_of(2) || pads.len() / 2 > self.rank() {
             bad("a pair for each of the last axes, at most as many as there are");
         }
         let ends = |axis: usize| match self.rank() - 1 - axis {
@@ -50,19 +50,19 @@ impl Tensor {
                 bad("an axis cannot be cut by more than its size");
             }
             match padding {
-                Padding::Reflect if before.max(after) >= d.max(1) as isize => {
+                PadMode::Reflect if before.max(after) >= d.max(1) as isize => {
                     bad("a mirror shows less than the axis: reflect by at most its size less one");
                 }
-                Padding::Circular if before.max(after) > d as isize => {
+                PadMode::Circular if before.max(after) > d as isize => {
                     bad("one turn at most: wrap by at most the size of the axis");
                 }
-                Padding::Replicate if d == 0 && before.max(after) > 0 => {
+                PadMode::Replicate if d == 0 && before.max(after) > 0 => {
                     bad("an axis without elements has no edge to repeat");
                 }
                 _ => {}
             }
         }
-        if let Padding::Constant(value) = padding {
+        if let PadMode::Constant(value) = padding {
             return self.pad_constant(ends, value);
         }
         (0..self.rank()).fold(self.clone(), |x, axis| {
@@ -71,9 +71,9 @@ impl Tensor {
                 return x;
             }
             let source = |i: isize| match padding {
-                Padding::Reflect if i < 0 => -i,
-                Padding::Reflect if i >= n => 2 * (n - 1) - i,
-                Padding::Circular => i.rem_euclid(n.max(1)),
+                PadMode::Reflect if i < 0 => -i,
+                PadMode::Reflect if i >= n => 2 * (n - 1) - i,
+                PadMode::Circular => i.rem_euclid(n.max(1)),
                 _ => i.clamp(0, (n - 1).max(0)),
             };
             let index: Vec<i64> = (-before..n + after).map(|i| source(i) as i64).collect();
@@ -102,5 +102,22 @@ impl Tensor {
             |(axis, &len): (usize, &usize)| Stride { start: ends(axis).0.max(0) as usize, len, step: 1 };
         let strides: SmallVec<[Stride; 4]> = cut.shape().iter().enumerate().map(place).collect();
         run(Embed { shape, strides, fill: Number(value) }, &[&cut])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_of_both_signs_meet() {
+        let x = Tensor::arange(4);
+        let pad = |a, b, p| x.pad(&[a, b], p).to_vec::<i64>();
+        assert_eq!(pad(-1, -1, PadMode::Constant(9.0)), [1, 2]);
+        assert_eq!(pad(-6, 3, PadMode::Constant(9.0)), [9]);
+        assert_eq!(pad(-1, 2, PadMode::Replicate), [1, 2, 3, 3, 3]);
+        assert_eq!(pad(4, -4, PadMode::Circular), [0, 1, 2, 3]);
+        assert_eq!(pad(3, 3, PadMode::Reflect), [3, 2, 1, 0, 1, 2, 3, 2, 1, 0]);
+        assert_eq!(**Tensor::arange(0).pad(&[1, 1], PadMode::Constant(0.0)).shape(), [2]);
     }
 }

@@ -55,26 +55,22 @@ impl Primitive for Argsort {
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-        fn typed<T: Element>(op: &Argsort, x: View<'_>, y: &mut ViewMut<'_>) {
-            let (_, len, inner) = y.shape().around(op.axis);
-            let size = x.shape()[op.axis];
-            let memory = x.memory::<T>();
-            let lines = x.layout().slice(op.axis, 0, 1, 1);
-            let stride = x.layout().strides()[op.axis];
-            let y = y.dense::<i64>();
-            for (line, start) in lines.positions().enumerate() {
-                let value = |i: i64| memory[(start as isize + i as isize * stride) as usize];
-                let mut order: Vec<i64> = (0..size as i64).collect();
-                match op.descending {
-                    false => order.sort_by_key(|&i| key(value(i))),
-                    true => order.sort_by_key(|&i| std::cmp::Reverse(key(value(i)))),
-                }
-                let base = line / inner * len * inner + line % inner;
-                order[..len].iter().enumerate().for_each(|(j, &i)| y[base + j * inner] = i);
-            }
+        if y.shape().contains(&0) {
+            return Ok(());
         }
-        if !y.shape().contains(&0) {
-            with_dtype!(x[0].dtype(), T => typed::<T>(self, x[0], y));
+        let (_, len, inner) = y.shape().around(self.axis);
+        let size = x[0].shape()[self.axis];
+        let keys: Vec<u64> = with_dtype!(x[0].dtype(), T => x[0].iter::<T>().map(key).collect());
+        let y = y.dense::<i64>();
+        for line in 0..keys.len() / size {
+            let (o, k) = (line / inner, line % inner);
+            let key = |i: i64| keys[(o * size + i as usize) * inner + k];
+            let mut order: Vec<i64> = (0..size as i64).collect();
+            match self.descending {
+                false => order.sort_by_key(|&i| key(i)),
+                true => order.sort_by_key(|&i| std::cmp::Reverse(key(i))),
+            }
+            order[..len].iter().enumerate().for_each(|(j, &i)| y[(o * len + j) * inner + k] = i);
         }
         Ok(())
     }

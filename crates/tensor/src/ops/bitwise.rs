@@ -75,7 +75,9 @@ impl Primitive for Bitwise {
         let mut samples = Vec::new();
         for gate in [Gate::And, Gate::Or, Gate::Xor] {
             let op = Bitwise { gate };
-            samples.extend(elementwise_shapes().map(|s| Sample::new(op, [Draw::bool(s.clone()), Draw::bool(s)])));
+            samples.extend(
+                elementwise_shapes().map(|s| Sample::new(op, [Draw::bool(s.clone()), Draw::bool(s)])),
+            );
             samples.push(Sample::new(op, [Draw::int([2, 9], -9, 9), Draw::int([2, 9], -9, 9)]));
         }
         samples

@@ -27,7 +27,12 @@ impl Primitive for Broadcast {
             && x.shape.iter().rev().zip(self.shape.iter().rev()).all(|(&d, &want)| d == want || d == 1);
         if !fits {
             let hint = "only sizes of 1 can be repeated";
-            return Err(OpError::Shapes { op: Self::NAME, left: x.shape.clone(), right: self.shape.clone(), hint });
+            return Err(OpError::Shapes {
+                op: Self::NAME,
+                left: x.shape.clone(),
+                right: self.shape.clone(),
+                hint,
+            });
         }
         Ok(x.with_shape(&self.shape))
     }
@@ -55,7 +60,8 @@ impl Primitive for Broadcast {
     }
 
     fn samples() -> Vec<Sample> {
-        let to = |from: &[usize], to: &[usize]| Sample::new(Broadcast { shape: to.into() }, [Draw::any(from)]);
+        let to =
+            |from: &[usize], to: &[usize]| Sample::new(Broadcast { shape: to.into() }, [Draw::any(from)]);
         vec![to(&[2, 1], &[4, 2, 3]), to(&[], &[2, 2]), to(&[1, 3], &[0, 3]), to(&[3], &[3])]
     }
 }
@@ -78,7 +84,8 @@ impl Tensor {
             fail(OpError::Shapes { op: "expand", left: self.shape().clone(), right, hint })
         };
         let kept = |i: usize| if i < lead { 1 } else { self.shape()[i - lead] };
-        let shape = dims.iter().enumerate().map(|(i, d)| if d < 0 { kept(i) } else { d as usize }).collect::<Shape>();
+        let shape =
+            dims.iter().enumerate().map(|(i, d)| if d < 0 { kept(i) } else { d as usize }).collect::<Shape>();
         self.broadcast_to(shape)
     }
 

@@ -66,7 +66,8 @@ impl Primitive for Clamp {
             [Draw::any(s.clone()), Draw::float(s.clone(), -1.2, 0.3), Draw::float(s, -0.3, 1.2)]
         };
         let mut samples: Vec<Sample> = elementwise_shapes().map(|s| Sample::new(Clamp, call(s))).into();
-        samples.push(Sample::new(Clamp, [Draw::int([9], -9, 9), Draw::int([9], -4, 2), Draw::int([9], 0, 5)]));
+        samples
+            .push(Sample::new(Clamp, [Draw::int([9], -9, 9), Draw::int([9], -4, 2), Draw::int([9], 0, 5)]));
         samples
     }
 }
@@ -108,7 +109,11 @@ impl Tensor {
 /// A bound that nothing passes; conversion to the dtype saturates it.
 fn open_end(dtype: DType, sign: f64) -> Scalar {
     let infinity = Scalar::Float(sign * f64::INFINITY);
-    if dtype.is_float() { infinity } else { Scalar::Int(thalweg_core::with_dtype!(dtype, T => integer_end::<T>(sign))) }
+    if dtype.is_float() {
+        infinity
+    } else {
+        Scalar::Int(thalweg_core::with_dtype!(dtype, T => integer_end::<T>(sign)))
+    }
 }
 
 fn integer_end<T: thalweg_core::Element>(sign: f64) -> i64 {

@@ -78,7 +78,8 @@ impl Primitive for Compare {
         let mut samples = Vec::new();
         for relation in [Relation::Eq, Relation::Ne, Relation::Lt, Relation::Le, Relation::Gt, Relation::Ge] {
             let op = Compare { relation };
-            samples.extend(elementwise_shapes().map(|s| Sample::new(op, [Draw::any(s.clone()), Draw::any(s)])));
+            samples
+                .extend(elementwise_shapes().map(|s| Sample::new(op, [Draw::any(s.clone()), Draw::any(s)])));
             samples.push(Sample::new(op, [Draw::int([2, 9], 0, 3), Draw::int([2, 9], 0, 3)]));
             samples.push(Sample::new(op, [Draw::bool([5]), Draw::bool([5])]));
         }

@@ -26,14 +26,25 @@ impl Primitive for Concat {
         };
         first.shape.axis(self.axis as isize).in_op(Self::NAME)?;
         if first.shape.rank() == 0 {
-            return Err(OpError::Rank { op: Self::NAME, want: "at least 1 (use `stack` for scalars)", shape: Shape::scalar() });
+            return Err(OpError::Rank {
+                op: Self::NAME,
+                want: "at least 1 (use `stack` for scalars)",
+                shape: Shape::scalar(),
+            });
         }
         let mut size = first.shape[self.axis];
         for m in rest {
             require_same_dtype(Self::NAME, first, m)?;
-            if m.shape.rank() != first.shape.rank() || m.shape.without(self.axis) != first.shape.without(self.axis) {
+            if m.shape.rank() != first.shape.rank()
+                || m.shape.without(self.axis) != first.shape.without(self.axis)
+            {
                 let hint = "all sizes but that of the joined axis must be equal";
-                return Err(OpError::Shapes { op: Self::NAME, left: first.shape.clone(), right: m.shape.clone(), hint });
+                return Err(OpError::Shapes {
+                    op: Self::NAME,
+                    left: first.shape.clone(),
+                    right: m.shape.clone(),
+                    hint,
+                });
             }
             size += m.shape[self.axis];
         }
@@ -94,7 +105,8 @@ impl Primitive for Concat {
     }
 
     fn samples() -> Vec<Sample> {
-        let call = |axis, shapes: &[&[usize]]| Sample::new(Concat { axis }, shapes.iter().map(|&s| Draw::any(s)));
+        let call =
+            |axis, shapes: &[&[usize]]| Sample::new(Concat { axis }, shapes.iter().map(|&s| Draw::any(s)));
         vec![
             call(0, &[&[2, 3], &[1, 3], &[3, 3]]),
             call(1, &[&[2, 3], &[2, 1]]),
@@ -110,7 +122,8 @@ impl Tensor {
     pub fn concat<T: std::borrow::Borrow<Tensor>>(tensors: &[T], axis: isize) -> Tensor {
         let Some(first) = tensors.first() else { fail(OpError::Arity { op: Concat::NAME, want: 1, got: 0 }) };
         let axis = or_fail(first.borrow().shape().axis(axis).in_op(Concat::NAME));
-        let dtype = tensors.iter().map(|t| t.borrow().dtype()).reduce(|a, b| a.promote(b)).expect("not empty");
+        let dtype =
+            tensors.iter().map(|t| t.borrow().dtype()).reduce(|a, b| a.promote(b)).expect("not empty");
         let tensors: Vec<Tensor> = tensors.iter().map(|t| t.borrow().to_dtype(dtype)).collect();
         run(Concat { axis }, &tensors.iter().collect::<Vec<_>>())
     }

@@ -4,11 +4,12 @@
 use half::{bf16, f16};
 use thalweg_core::{DType, Element, View, ViewMut};
 use thalweg_kernels::stream::convert::{CastTo, cast, f16_to_f32, f32_to_f16};
+use thalweg_kernels::stream::split::par_chunks_mut;
 
 use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::{Meta, arity};
-use crate::ops::elementwise::{blocks, through};
+use crate::ops::elementwise::{GRAIN, through};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
@@ -80,8 +81,15 @@ impl Primitive for Convert {
 /// The conversions that the kernels have from one type.
 fn cast_from<A>(x: View<'_>, to: DType, y: &mut ViewMut<'_>) -> bool
 where
-    A: Element + Default,
-    A: CastTo<f32> + CastTo<f64> + CastTo<f16> + CastTo<bf16> + CastTo<i64> + CastTo<i32> + CastTo<u8> + CastTo<bool>,
+    A: Element,
+    A: CastTo<f32>
+        + CastTo<f64>
+        + CastTo<f16>
+        + CastTo<bf16>
+        + CastTo<i64>
+        + CastTo<i32>
+        + CastTo<u8>
+        + CastTo<bool>,
 {
     match to {
         DType::F32 => pieces::<A, f32>(x, y, cast),
@@ -98,8 +106,13 @@ where
     }
 }
 
-fn pieces<A: Element + Default, B: Element>(x: View<'_>, y: &mut ViewMut<'_>, f: impl Fn(&[A], &mut [B]) + Sync) -> bool {
-    blocks::<A, B, 1>([x], y.dense(), |[x], y| f(x, y));
+fn pieces<A: Element, B: Element>(
+    x: View<'_>,
+    y: &mut ViewMut<'_>,
+    f: impl Fn(&[A], &mut [B]) + Sync,
+) -> bool {
+    let Some(x) = x.dense::<A>() else { return false };
+    par_chunks_mut(y.dense(), GRAIN, |start, y| f(&x[start..start + y.len()], y));
     true
 }
 

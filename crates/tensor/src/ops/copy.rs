@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 use thalweg_core::runs::for_each_run;
 use thalweg_core::{Element, Layout, View, ViewMut, with_dtype};
 use thalweg_kernels::stream::split::par_chunks_mut;
+use thalweg_kernels::stream::transpose::{TILE, transpose};
 
 use crate::ops::elementwise::GRAIN;
 
@@ -30,10 +31,6 @@ pub(crate) fn into_dense(x: View<'_>, y: &mut ViewMut<'_>) {
     }
     with_dtype!(y.dtype(), T => typed::<T>(x, y.dense()));
 }
-
-/// Elements of a tile's side: a line of memory holds this many f32, so that a tile reads and writes
-/// whole lines.
-const TILE: usize = 16;
 
 /// Size and stride of each axis, outermost first, without axes of size 1; neighbours that can be
 /// walked as one are one.
@@ -63,7 +60,7 @@ fn strided<T: Element + Default>(memory: &[T], first: isize, axes: &[(usize, isi
         [(_, s)] => {
             y.iter_mut().enumerate().for_each(|(i, y)| *y = memory[(first + i as isize * s) as usize])
         }
-        [(_, 1), (columns, s)] if s > 1 => transposed(&memory[first as usize..], s as usize, columns, y),
+        [(_, 1), (columns, s)] if s > 1 => transpose(&memory[first as usize..], s as usize, columns, y),
         // The straight axis lies further out: bring it next to the last, one slice at a time.
         [(n, 1), (_, _), .., (columns, s)] if s > 1 && n >= TILE / 2 => {
             let inner = &axes[1..axes.len() - 1];
@@ -71,7 +68,7 @@ fn strided<T: Element + Default>(memory: &[T], first: isize, axes: &[(usize, isi
             let starts = offsets(inner);
             let mut block = vec![T::default(); n * columns];
             for (k, start) in starts.into_iter().enumerate() {
-                transposed(&memory[(first + start) as usize..], s as usize, columns, &mut block);
+                transpose(&memory[(first + start) as usize..], s as usize, columns, &mut block);
                 for (y, block) in y.chunks_exact_mut(step).zip(block.chunks_exact(columns)) {
                     y[k * columns..][..columns].copy_from_slice(block);
                 }
@@ -91,43 +88,6 @@ fn offsets(axes: &[(usize, isize)]) -> Vec<isize> {
     axes.iter().fold(vec![0], |starts, &(n, s)| {
         starts.iter().flat_map(|&start| (0..n as isize).map(move |i| start + i * s)).collect()
     })
-}
-
-/// `y[r][c] = x[c·stride + r]`: rows of the result lie across the rows of `x`. Goes tile by tile,
-/// through blocks of tiles that the first-level address cache covers.
-fn transposed<T: Element + Default>(x: &[T], stride: usize, columns: usize, y: &mut [T]) {
-    const BLOCK: usize = 4 * TILE;
-    let rows = y.len() / columns;
-    for r0 in (0..rows).step_by(BLOCK) {
-        for c0 in (0..columns).step_by(BLOCK) {
-            for r in (r0..rows.min(r0 + BLOCK)).step_by(TILE) {
-                for c in (c0..columns.min(c0 + BLOCK)).step_by(TILE) {
-                    let (height, width) = (TILE.min(rows - r), TILE.min(columns - c));
-                    if (height, width) == (TILE, TILE) {
-                        tile(&x[c * stride + r..], stride, &mut y[r * columns + c..], columns);
-                        continue;
-                    }
-                    for i in 0..height {
-                        let y = &mut y[(r + i) * columns + c..][..width];
-                        y.iter_mut().enumerate().for_each(|(j, y)| *y = x[(c + j) * stride + r + i]);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// One full tile: lines in, lines out.
-#[inline]
-fn tile<T: Element + Default>(x: &[T], stride: usize, y: &mut [T], columns: usize) {
-    let mut t = [[T::default(); TILE]; TILE];
-    for (c, t) in t.iter_mut().enumerate() {
-        t.copy_from_slice(&x[c * stride..][..TILE]);
-    }
-    for r in 0..TILE {
-        let y: &mut [T; TILE] = (&mut y[r * columns..][..TILE]).try_into().expect("a slice of TILE elements");
-        *y = std::array::from_fn(|c| t[c][r]);
-    }
 }
 
 /// Writes the elements of `x` to the positions of a layout over `y`, both in row-major order.

@@ -70,7 +70,11 @@ impl Primitive for DiagEmbed {
         let call = |from: &[usize], shape: &[usize], offset, axis1, axis2| {
             Sample::new(DiagEmbed { shape: shape.into(), offset, axis1, axis2 }, [Draw::any(from)])
         };
-        vec![call(&[2, 3], &[2, 3, 3], 0, 1, 2), call(&[3, 2], &[4, 3, 2], -2, 0, 2), call(&[0], &[2, 3], 5, 0, 1)]
+        vec![
+            call(&[2, 3], &[2, 3, 3], 0, 1, 2),
+            call(&[3, 2], &[4, 3, 2], -2, 0, 2),
+            call(&[0], &[2, 3], 5, 0, 1),
+        ]
     }
 }
 

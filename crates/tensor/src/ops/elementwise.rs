@@ -32,6 +32,14 @@ pub enum Domain {
     Any,
 }
 
+/// A function of one number on blocks of f32.
+pub type Map = fn(&[f32], &mut [f32]);
+/// A function of two numbers on blocks of f32.
+pub type Zip = fn(&[f32], &[f32], &mut [f32]);
+/// A function on matching pieces of operands and result, behind a pointer: the walk around it is then
+/// compiled once per dtype, not once per op.
+type OnPieces<'f, T, U, const N: usize> = &'f (dyn Fn([&[T]; N], &mut [U]) + Sync);
+
 /// A function of one number.
 pub trait Unary: Sized {
     /// See [`crate::ops::Primitive::NAME`].
@@ -39,7 +47,7 @@ pub trait Unary: Sized {
     /// The dtypes it takes.
     const DOMAIN: Domain = Domain::Float;
     /// The fast form on f32.
-    const F32: Option<fn(&[f32], &mut [f32])> = None;
+    const F32: Option<Map> = None;
     /// Where samples are drawn.
     const RANGE: (f64, f64) = (-2.0, 2.0);
     /// What the rule needs.
@@ -65,7 +73,7 @@ pub trait Binary: Sized {
     /// The dtypes it takes.
     const DOMAIN: Domain = Domain::Float;
     /// The fast form on f32.
-    const F32: Option<fn(&[f32], &[f32], &mut [f32])> = None;
+    const F32: Option<Zip> = None;
     /// Where samples of each operand are drawn.
     const RANGES: [(f64, f64); 2] = [(-2.0, 2.0); 2];
     /// What the rule needs.
@@ -193,37 +201,54 @@ pub(crate) fn infer_binary<O: Binary>(x: &[&Meta]) -> Result<Meta, OpError> {
 }
 
 pub(crate) fn eval_unary<O: Unary>(x: View<'_>, y: &mut ViewMut<'_>) {
-    if x.dtype().is_float() {
+    if x.dtype().is_float() || O::DOMAIN == Domain::Float {
         through::<f64, f64, 1>([x], y, |[x], y| map(x, y, O::float));
     } else {
         through::<i64, i64, 1>([x], y, |[x], y| map(x, y, O::int));
     }
 }
 
+/// A function of one float, carried to a whole tensor through f64.
+pub(crate) fn map_float(x: View<'_>, y: &mut ViewMut<'_>, f: impl Fn(f64) -> f64 + Sync) {
+    through::<f64, f64, 1>([x], y, |[x], y| map(x, y, &f));
+}
+
 pub(crate) fn fast_unary<O: Unary>(x: View<'_>, y: &mut ViewMut<'_>) -> bool {
     match (x.dtype(), O::F32) {
-        (DType::F32, Some(f)) => blocks([x], y.dense(), |[x], y| f(x, y)),
+        (DType::F32 | DType::F16 | DType::BF16, Some(f)) => fast_unary_f32(x, y, f),
         (DType::F64, _) => blocks([x], y.dense(), |[x], y| map(x, y, O::float)),
-        (DType::F16 | DType::BF16, Some(f)) => through::<f32, f32, 1>([x], y, |[x], y| f(x, y)),
         _ => return false,
     }
     true
 }
 
+fn fast_unary_f32(x: View<'_>, y: &mut ViewMut<'_>, f: fn(&[f32], &mut [f32])) {
+    match x.dtype() {
+        DType::F32 => blocks([x], y.dense(), |[x], y| f(x, y)),
+        _ => through::<f32, f32, 1>([x], y, |[x], y| f(x, y)),
+    }
+}
+
 pub(crate) fn overwrite_unary<O: Unary>(y: &mut ViewMut<'_>) -> bool {
-    let (DType::F32, Some(f)) = (y.dtype(), O::F32) else { return false };
-    par_chunks_mut(y.dense::<f32>(), GRAIN, |_, y| {
+    match (y.dtype(), O::F32) {
+        (DType::F32, Some(f)) => overwrite_unary_f32(y.dense(), f),
+        _ => return false,
+    }
+    true
+}
+
+fn overwrite_unary_f32(y: &mut [f32], f: fn(&[f32], &mut [f32])) {
+    par_chunks_mut(y, GRAIN, |_, y| {
         let mut tile = [0.0; TILE];
         for y in y.chunks_mut(TILE) {
             tile[..y.len()].copy_from_slice(y);
             f(&tile[..y.len()], y);
         }
     });
-    true
 }
 
 pub(crate) fn eval_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-    if x[0].dtype().is_float() {
+    if x[0].dtype().is_float() || O::DOMAIN == Domain::Float {
         through::<f64, f64, 2>(x, y, |[a, b], y| zip(a, b, y, O::float));
         return Ok(());
     }
@@ -244,16 +269,28 @@ pub(crate) fn eval_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> R
 
 pub(crate) fn fast_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> bool {
     match (x[0].dtype(), O::F32) {
-        (DType::F32, Some(f)) => blocks(x, y.dense(), |[a, b], y| f(a, b, y)),
+        (DType::F32 | DType::F16 | DType::BF16, Some(f)) => fast_binary_f32(x, y, f),
         (DType::F64, _) => blocks(x, y.dense(), |[a, b], y| zip(a, b, y, O::float)),
-        (DType::F16 | DType::BF16, Some(f)) => through::<f32, f32, 2>(x, y, |[a, b], y| f(a, b, y)),
         _ => return false,
     }
     true
 }
 
+fn fast_binary_f32(x: [View<'_>; 2], y: &mut ViewMut<'_>, f: fn(&[f32], &[f32], &mut [f32])) {
+    match x[0].dtype() {
+        DType::F32 => blocks(x, y.dense(), |[a, b], y| f(a, b, y)),
+        _ => through::<f32, f32, 2>(x, y, |[a, b], y| f(a, b, y)),
+    }
+}
+
 pub(crate) fn overwrite_binary<O: Binary>(b: View<'_>, y: &mut ViewMut<'_>) -> bool {
-    let (DType::F32, Some(f)) = (y.dtype(), O::F32) else { return false };
+    match (y.dtype(), O::F32) {
+        (DType::F32, Some(f)) => overwrite_binary_f32(b, y, f),
+        _ => false,
+    }
+}
+
+fn overwrite_binary_f32(b: View<'_>, y: &mut ViewMut<'_>, f: fn(&[f32], &[f32], &mut [f32])) -> bool {
     let uniform = b.layout().strides().iter().all(|&s| s == 0);
     let dense = b.dense::<f32>();
     if !uniform && dense.is_none() {
@@ -278,29 +315,32 @@ pub(crate) fn overwrite_binary<O: Binary>(b: View<'_>, y: &mut ViewMut<'_>) -> b
 
 /// Calls `f` on matching straight pieces of operands of dtype `T` and of the result. Operands that
 /// do not lie straight are copied into a tile first.
-pub(crate) fn blocks<T, U, const N: usize>(
+pub(crate) fn blocks<T: Element + Default, U: Element, const N: usize>(
     x: [View<'_>; N],
     y: &mut [U],
     f: impl Fn([&[T]; N], &mut [U]) + Sync,
-) where
-    T: Element + Default,
-    U: Element,
-{
+) {
+    blocks_dyn(x, y, &f);
+}
+
+fn blocks_dyn<T: Element + Default, U: Element, const N: usize>(
+    x: [View<'_>; N],
+    y: &mut [U],
+    f: OnPieces<'_, T, U, N>,
+) {
     let straight = x.map(Operand::<T>::of);
     if straight.iter().all(Option::is_some) {
         let straight = straight.map(|o| o.expect("checked just above"));
         // Zeroing two full tiles would cost more than a small op.
         return match y.len() {
-            n if n <= SMALL => straight_blocks::<T, U, N, SMALL>(straight, 0, y, &f),
-            _ => {
-                par_chunks_mut(y, GRAIN, |start, y| straight_blocks::<T, U, N, TILE>(straight, start, y, &f))
-            }
+            n if n <= SMALL => straight_blocks::<T, U, N, SMALL>(straight, 0, y, f),
+            _ => par_chunks_mut(y, GRAIN, |start, y| straight_blocks::<T, U, N, TILE>(straight, start, y, f)),
         };
     }
     let memory = x.map(|v| v.memory::<T>());
     by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| match y.len() {
-        n if n <= SMALL => straight_runs::<T, U, N, SMALL>(memory, layouts, y, &f),
-        _ => straight_runs::<T, U, N, TILE>(memory, layouts, y, &f),
+        n if n <= SMALL => straight_runs::<T, U, N, SMALL>(memory, layouts, y, f),
+        _ => straight_runs::<T, U, N, TILE>(memory, layouts, y, f),
     });
 }
 
@@ -327,7 +367,7 @@ fn straight_blocks<T: Element + Default, U: Element, const N: usize, const TILE:
     x: [Operand<'_, T>; N],
     start: usize,
     y: &mut [U],
-    f: &impl Fn([&[T]; N], &mut [U]),
+    f: OnPieces<'_, T, U, N>,
 ) {
     let dense = x.map(|o| if let Operand::Dense(d) = o { Some(&d[start..start + y.len()]) } else { None });
     if dense.iter().all(Option::is_some) {
@@ -364,7 +404,7 @@ fn straight_runs<T: Element + Default, U: Element, const N: usize, const TILE: u
     memory: [&[T]; N],
     layouts: [&Layout; N],
     y: &mut [U],
-    f: &impl Fn([&[T]; N], &mut [U]),
+    f: OnPieces<'_, T, U, N>,
 ) {
     let mut tiles = [[T::default(); TILE]; N];
     let mut rest = y;
@@ -435,29 +475,48 @@ impl Wide for bool {
 }
 
 /// Calls `f` on tiles that were converted to `W` on the way in and from `V` on the way out.
+#[inline]
 pub(crate) fn through<W: Wide, V: Wide, const N: usize>(
     x: [View<'_>; N],
     y: &mut ViewMut<'_>,
     f: impl Fn([&[W]; N], &mut [V]) + Sync,
 ) {
+    through_dyn(x, y, &f);
+}
+
+/// Only the last conversion knows the result's dtype.
+fn through_dyn<W: Wide, V: Wide, const N: usize>(
+    x: [View<'_>; N],
+    y: &mut ViewMut<'_>,
+    f: OnPieces<'_, W, V, N>,
+) {
     let layouts = x.map(|v| v.layout());
     with_dtype!(y.dtype(), Y => by_leading_axis(layouts, y.dense::<Y>(), &|layouts, y| {
-        let (mut tiles, mut result) = ([[W::default(); TILE]; N], [V::default(); TILE]);
-        let mut rest = y;
-        for_each_run(layouts, |at, len, strides| {
-            for done in (0..len).step_by(TILE) {
-                let n = TILE.min(len - done);
-                for k in 0..N {
-                    let first = at[k] as isize + done as isize * strides[k];
-                    widen_into(x[k], first, strides[k], &mut tiles[k][..n]);
-                }
-                f(std::array::from_fn(|k| &tiles[k][..n]), &mut result[..n]);
-                let (piece, after) = std::mem::take(&mut rest).split_at_mut(n);
-                map(&result[..n], piece, V::narrow::<Y>);
-                rest = after;
-            }
+        let mut rest = y.iter_mut();
+        tiles_through(x, layouts, f, &mut |tile| {
+            rest.by_ref().zip(tile).for_each(|(y, &v)| *y = v.narrow::<Y>());
         });
     }));
+}
+
+fn tiles_through<W: Wide, V: Wide, const N: usize>(
+    x: [View<'_>; N],
+    layouts: [&Layout; N],
+    f: OnPieces<'_, W, V, N>,
+    emit: &mut dyn FnMut(&[V]),
+) {
+    let (mut tiles, mut result) = ([[W::default(); TILE]; N], [V::default(); TILE]);
+    for_each_run(layouts, |at, len, strides| {
+        for done in (0..len).step_by(TILE) {
+            let n = TILE.min(len - done);
+            for k in 0..N {
+                let first = at[k] as isize + done as isize * strides[k];
+                widen_into(x[k], first, strides[k], &mut tiles[k][..n]);
+            }
+            f(std::array::from_fn(|k| &tiles[k][..n]), &mut result[..n]);
+            emit(&result[..n]);
+        }
+    });
 }
 
 fn widen_into<W: Wide>(x: View<'_>, first: isize, stride: isize, tile: &mut [W]) {

@@ -32,7 +32,12 @@ impl Primitive for Embed {
             && self.strides.iter().map(|s| s.len).eq(x.shape.iter().copied());
         if !fits {
             let hint = "every position must lie inside the result";
-            return Err(OpError::Shapes { op: Self::NAME, left: x.shape.clone(), right: self.shape.clone(), hint });
+            return Err(OpError::Shapes {
+                op: Self::NAME,
+                left: x.shape.clone(),
+                right: self.shape.clone(),
+                hint,
+            });
         }
         Ok(x.with_shape(&self.shape))
     }
@@ -64,10 +69,15 @@ impl Primitive for Embed {
 
     fn samples() -> Vec<Sample> {
         let call = |shape: &[usize], s: &[(usize, usize, isize)], fill: f64| {
-            let strides: SmallVec<[Stride; 4]> = s.iter().map(|&(start, len, step)| Stride { start, len, step }).collect();
+            let strides: SmallVec<[Stride; 4]> =
+                s.iter().map(|&(start, len, step)| Stride { start, len, step }).collect();
             let from: Shape = strides.iter().map(|s| s.len).collect();
             Sample::new(Embed { shape: shape.into(), strides, fill: Number(fill) }, [Draw::any(from)])
         };
-        vec![call(&[5, 4], &[(0, 3, 2), (3, 2, -2)], 0.0), call(&[4], &[(1, 2, 1)], 1.5), call(&[3, 2], &[(0, 0, 1), (0, 2, 1)], -1.0)]
+        vec![
+            call(&[5, 4], &[(0, 3, 2), (3, 2, -2)], 0.0),
+            call(&[4], &[(1, 2, 1)], 1.5),
+            call(&[3, 2], &[(0, 0, 1), (0, 2, 1)], -1.0),
+        ]
     }
 }

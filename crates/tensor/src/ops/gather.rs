@@ -7,7 +7,7 @@ use crate::apply::run;
 use crate::error::{InOp, OpError, or_fail};
 use crate::meta::{Meta, arity, require_index};
 use crate::ops::elementwise::GRAIN;
-use crate::ops::placing::{self, Combine};
+use crate::ops::placing;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
@@ -61,14 +61,19 @@ impl Primitive for Gather {
             let rows = (GRAIN / (n * inner)).max(1);
             par_chunks_mut(y, rows * n * inner, |start, y| {
                 let index = &index[start..start + y.len()];
-                for (o, (y, index)) in y.chunks_exact_mut(n * inner).zip(index.chunks_exact(n * inner)).enumerate() {
+                for (o, (y, index)) in
+                    y.chunks_exact_mut(n * inner).zip(index.chunks_exact(n * inner)).enumerate()
+                {
                     let x = &x[(start / (n * inner) + o) * size * inner..][..size * inner];
                     if inner == 1 {
                         y.iter_mut().zip(index).for_each(|(y, &i)| *y = x[i as usize]);
                         continue;
                     }
                     for (y, index) in y.chunks_exact_mut(inner).zip(index.chunks_exact(inner)) {
-                        y.iter_mut().zip(index).enumerate().for_each(|(k, (y, &i))| *y = x[i as usize * inner + k]);
+                        y.iter_mut()
+                            .zip(index)
+                            .enumerate()
+                            .for_each(|(k, (y, &i))| *y = x[i as usize * inner + k]);
                     }
                 }
             });
@@ -138,16 +143,5 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn as_index(&self) -> Tensor {
         if self.dtype().is_int() { self.to_dtype(thalweg_core::DType::I64) } else { self.clone() }
-    }
-
-    /// [`Tensor::scatter_reduce`] without the options.
-    #[track_caller]
-    pub(crate) fn combine_at(&self, axis: isize, index: &Tensor, source: &Tensor, combine: Combine) -> Tensor {
-        if self.rank() == 0 && index.rank() == 0 {
-            let y = self.reshape(1).combine_at(axis, &index.reshape(1), &source.reshape(1), combine);
-            return y.reshape(());
-        }
-        let axis = or_fail(self.shape().axis(axis).in_op(super::Scatter::NAME));
-        run(super::Scatter { axis, combine }, &[self, &index.as_index(), source])
     }
 }

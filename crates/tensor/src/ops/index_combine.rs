@@ -34,7 +34,11 @@ impl Primitive for IndexCombine {
         require_index(Self::NAME, index)?;
         require_same_dtype(Self::NAME, x, source)?;
         let [n] = index.shape[..] else {
-            return Err(OpError::Rank { op: Self::NAME, want: "1 for the index", shape: index.shape.clone() });
+            return Err(OpError::Rank {
+                op: Self::NAME,
+                want: "1 for the index",
+                shape: index.shape.clone(),
+            });
         };
         if self.axis >= x.shape.rank() {
             return Err(OpError::Rank { op: Self::NAME, want: "more", shape: x.shape.clone() });
@@ -55,7 +59,16 @@ impl Primitive for IndexCombine {
     fn grad(&self, g: &Vjp<'_>) -> Grad {
         let (axis, index, dy) = (self.axis as isize, g.x(1), g.dy());
         let picked = || dy.index_select(axis, index);
-        let column = |t: &Tensor| t.reshape(g.meta(2).shape.iter().enumerate().map(|(i, _)| if i == self.axis { index.numel() } else { 1 }).collect::<Shape>());
+        let column = |t: &Tensor| {
+            t.reshape(
+                g.meta(2)
+                    .shape
+                    .iter()
+                    .enumerate()
+                    .map(|(i, _)| if i == self.axis { index.numel() } else { 1 })
+                    .collect::<Shape>(),
+            )
+        };
         let (dx, ds) = match self.combine {
             Combine::Add => (g.want(0, || dy.clone()), g.want(2, picked)),
             Combine::Set => {
@@ -64,7 +77,8 @@ impl Primitive for IndexCombine {
                         return picked();
                     }
                     let turn = Tensor::arange(index.numel());
-                    let winner = Tensor::zeros(g.meta(0).shape[self.axis], DType::I64).index_copy(0, index, &turn);
+                    let winner =
+                        Tensor::zeros(g.meta(0).shape[self.axis], DType::I64).index_copy(0, index, &turn);
                     column(&winner.index_select(0, index).eq(&turn)).where_(&picked(), 0)
                 };
                 (g.want(0, || dy.index_fill(axis, index, 0)), g.want(2, last))
@@ -110,7 +124,10 @@ impl Primitive for IndexCombine {
                     for (j, &i) in positions.iter().enumerate() {
                         let row = o * size + i;
                         if (first..end).contains(&row) {
-                            f(&mut y[(row - first) * inner..][..inner], &source[(o * n + j) * inner..][..inner]);
+                            f(
+                                &mut y[(row - first) * inner..][..inner],
+                                &source[(o * n + j) * inner..][..inner],
+                            );
                         }
                     }
                 }
@@ -131,7 +148,9 @@ impl Primitive for IndexCombine {
         match (self.combine, y.dtype()) {
             (Combine::Add, DType::F32) => rows!(f32, add_assign),
             (Combine::Add, DType::F64) => rows!(f64, add_assign),
-            (Combine::Set, dtype) => with_dtype!(dtype, T => rows!(T, |y: &mut [T], v: &[T]| y.copy_from_slice(v))),
+            (Combine::Set, dtype) => {
+                with_dtype!(dtype, T => rows!(T, |y: &mut [T], v: &[T]| y.copy_from_slice(v)))
+            }
             _ => return false,
         }
         true
@@ -180,7 +199,11 @@ impl Tensor {
     pub fn index_fill(&self, axis: isize, index: &Tensor, value: impl Into<Scalar>) -> Tensor {
         let value = value.into();
         if value.dtype_with(self.dtype()) != self.dtype() {
-            crate::error::fail(OpError::DTypes { op: "index_fill", left: self.dtype(), right: value.dtype() });
+            crate::error::fail(OpError::DTypes {
+                op: "index_fill",
+                left: self.dtype(),
+                right: value.dtype(),
+            });
         }
         let at = or_fail(self.shape().axis(axis).in_op("index_fill"));
         let shape = if self.rank() == 0 { Shape::scalar() } else { self.shape().with(at, index.numel()) };
@@ -200,7 +223,8 @@ impl Tensor {
         let index = index.as_index();
         let index = if index.rank() == 0 { index.reshape(1) } else { index };
         match self.rank() {
-            0 => run(IndexCombine { axis, combine }, &[&self.reshape(1), &index, &source.reshape(1)]).reshape(()),
+            0 => run(IndexCombine { axis, combine }, &[&self.reshape(1), &index, &source.reshape(1)])
+                .reshape(()),
             _ => run(IndexCombine { axis, combine }, &[self, &index, source]),
         }
     }

@@ -26,7 +26,11 @@ impl Primitive for IndexSelect {
         let [x, index] = arity(Self::NAME, x)?;
         require_index(Self::NAME, index)?;
         let [n] = index.shape[..] else {
-            return Err(OpError::Rank { op: Self::NAME, want: "1 for the index", shape: index.shape.clone() });
+            return Err(OpError::Rank {
+                op: Self::NAME,
+                want: "1 for the index",
+                shape: index.shape.clone(),
+            });
         };
         if self.axis >= x.shape.rank() {
             return Err(OpError::Rank { op: Self::NAME, want: "more", shape: x.shape.clone() });

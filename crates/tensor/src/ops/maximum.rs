@@ -1,8 +1,8 @@
 //! `maximum`: y = the larger of a and b, NaN where either is.
 
+use crate::operand::{Operand, with_operand};
 use crate::ops::elementwise::{Binary, Domain, binary_op};
 use crate::ops::{Grad, Keep, Vjp};
-use crate::operand::{Operand, with_operand};
 use crate::tensor::Tensor;
 
 binary_op! {

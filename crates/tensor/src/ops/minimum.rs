@@ -1,9 +1,9 @@
 //! `minimum`: y = the smaller of a and b, NaN where either is.
 
+use crate::operand::{Operand, with_operand};
 use crate::ops::elementwise::{Binary, Domain, binary_op};
 use crate::ops::maximum::share;
 use crate::ops::{Grad, Keep, Vjp};
-use crate::operand::{Operand, with_operand};
 use crate::tensor::Tensor;
 
 binary_op! {

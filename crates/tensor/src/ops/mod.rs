@@ -3,23 +3,32 @@
 //! To add one: write its file, add its line to `ops!` below. The list makes the closed enum [`Op`]
 //! and everything that is derived from it: dispatch, generated tests, the op reference page.
 
+pub(crate) mod convolution;
 pub(crate) mod copy;
 mod custom;
 pub(crate) mod elementwise;
 pub(crate) mod factor;
 pub(crate) mod fast_reduction;
 pub(crate) mod placing;
+pub(crate) mod pooling;
 mod primitive;
 pub(crate) mod reduction;
+pub(crate) mod rowwise;
 pub mod sample;
 pub(crate) mod scan;
+pub(crate) mod single;
 
+pub use avg_pool::{AvgPoolOptions, Divisor};
 pub use bitwise::Gate;
 pub use compare::Relation;
+pub use conv_input::ConvTransposeOptions;
+pub use convolution::{ConvAxis, ConvGeometry, ConvOptions, Padding};
 pub use custom::{Custom, CustomOp, custom};
 pub use extremum::Extreme;
 pub use fft::Direction;
+pub use max_pool::MaxPoolOptions;
 pub use placing::Combine;
+pub use pooling::PoolAxis;
 pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 pub use slice::Stride;
 pub(crate) use slice::python_slice;
@@ -85,19 +94,49 @@ ops! {
     reciprocal::Reciprocal,
     powf::Powf,
     exp::Exp,
+    exp2::Exp2,
     expm1::Expm1,
     log::Log,
+    log2::Log2,
+    log10::Log10,
     log1p::Log1p,
     sin::Sin,
     cos::Cos,
+    tan::Tan,
+    asin::Asin,
+    acos::Acos,
+    atan::Atan,
+    sinh::Sinh,
+    cosh::Cosh,
     tanh::Tanh,
+    asinh::Asinh,
+    acosh::Acosh,
+    atanh::Atanh,
     erf::Erf,
+    erfc::Erfc,
+    erfinv::Erfinv,
+    lgamma::Lgamma,
+    polygamma::Polygamma,
+    bessel_i::BesselI,
+    sinc::Sinc,
+    floor::Floor,
+    ceil::Ceil,
+    round::Round,
+    trunc::Trunc,
     sigmoid::Sigmoid,
     relu::Relu,
     // functions of two numbers
     pow::Pow,
     maximum::Maximum,
     minimum::Minimum,
+    atan2::Atan2,
+    hypot::Hypot,
+    logaddexp::Logaddexp,
+    xlogy::Xlogy,
+    copysign::Copysign,
+    floor_divide::FloorDivide,
+    remainder::Remainder,
+    fmod::Fmod,
     relu_grad::ReluGrad,
     // comparison, choice, conversion
     compare::Compare,
@@ -150,12 +189,36 @@ ops! {
     orthonormal::Orthonormal,
     fft::Fft,
     // convolution and windows
+    conv::Conv,
+    conv_input::ConvInput,
+    conv_weight::ConvWeight,
+    im2col::Im2col,
+    col2im::Col2im,
+    max_pool::MaxPool,
+    max_pool_indices::MaxPoolIndices,
+    max_pool_grad::MaxPoolGrad,
+    avg_pool::AvgPool,
+    avg_pool_grad::AvgPoolGrad,
     // random numbers
+    random::Random,
+    random_gamma::RandomGamma,
     // composites with a kernel of their own
     linear::Linear,
     mean::Mean,
     var::Var,
     logsumexp::Logsumexp,
+    softmax::Softmax,
+    softmax_grad::SoftmaxGrad,
+    log_softmax::LogSoftmax,
+    log_softmax_grad::LogSoftmaxGrad,
+    layer_norm::LayerNorm,
+    layer_norm_grad::LayerNormGrad,
+    rms_norm::RmsNorm,
+    rms_norm_grad::RmsNormGrad,
+    gelu::Gelu,
+    gelu_tanh::GeluTanh,
+    silu::Silu,
+    softplus::Softplus,
 }
 
 impl Op {

@@ -70,7 +70,8 @@ impl Primitive for Permute {
     }
 
     fn samples() -> Vec<Sample> {
-        let by = |shape: &[usize], axes: &[usize]| Sample::new(Permute { axes: axes.into() }, [Draw::any(shape)]);
+        let by =
+            |shape: &[usize], axes: &[usize]| Sample::new(Permute { axes: axes.into() }, [Draw::any(shape)]);
         vec![by(&[2, 3], &[1, 0]), by(&[2, 3, 4], &[2, 0, 1]), by(&[2, 0, 1], &[1, 2, 0]), by(&[], &[])]
     }
 }

@@ -81,24 +81,31 @@ pub(crate) fn grad(axis: usize, combine: Combine, index: &Tensor, g: &Vjp<'_>) -
     let (x, dy) = (g.x(0), g.dy());
     let part = |t: Tensor, i: usize| t.narrow(i as isize, 0, index.shape()[i]);
     let source = (0..index.rank()).fold(g.x(2).clone(), part);
-    let merge = |x: &Tensor, source: &Tensor| x.combine_at(axis, index, source, combine);
-    let (dx, ds): (Tensor, Tensor) = if combine == Combine::Mul {
+    let placed = |ds: Tensor| ds.placed_in(&g.meta(2).shape);
+    if combine == Combine::Mul {
+        let merge = |x: &Tensor, source: &Tensor| x.combine_at(axis, index, source, combine);
         // A factor's slope is the product of the others: with a zero among them 0, else the product
         // of all that are not zero, itself divided out.
-        let zero = source.eq(0);
-        let factors = zero.where_(1, &source);
-        let zeros = zero.to_dtype(DType::I64);
-        let met = Tensor::zeros(x.shape(), DType::I64).scatter_add(axis, index, &zeros).gather(axis, index);
-        let rest = (dy * merge(x, &factors)).gather(axis, index) / &factors;
-        (dy * merge(&x.ones_like(), &source), met.eq(&zeros).where_(&rest, 0))
-    } else {
-        let y = g.y();
-        let (old, new) = (x.eq(&y), source.eq(&y.gather(axis, index)));
-        let n = old.to_dtype(x.dtype()).scatter_add(axis, index, &new.to_dtype(x.dtype()));
-        let share = dy / n;
-        (old.where_(&share, 0), new.where_(&share.gather(axis, index), 0))
-    };
-    Grad::Inputs(smallvec::smallvec![g.want(0, || dx), None, g.want(2, || ds.placed_in(&g.meta(2).shape))])
+        let ds = || {
+            let zero = source.eq(0);
+            let factors = zero.where_(1, &source);
+            let zeros = zero.to_dtype(DType::I64);
+            let met =
+                Tensor::zeros(x.shape(), DType::I64).scatter_add(axis, index, &zeros).gather(axis, index);
+            let rest = (dy * merge(x, &factors)).gather(axis, index) / &factors;
+            placed(met.eq(&zeros).where_(&rest, 0))
+        };
+        let dx = g.want(0, || dy * merge(&x.ones_like(), &source));
+        return Grad::Inputs(smallvec::smallvec![dx, None, g.want(2, ds)]);
+    }
+    // Equals share.
+    let y = g.y();
+    let (old, new) = (x.eq(&y), source.eq(&y.gather(axis, index)));
+    let n = old.to_dtype(x.dtype()).scatter_add(axis, index, &new.to_dtype(x.dtype()));
+    let share = dy / n;
+    let dx = g.want(0, || old.where_(&share, 0));
+    let ds = g.want(2, || placed(new.where_(&share.gather(axis, index), 0)));
+    Grad::Inputs(smallvec::smallvec![dx, None, ds])
 }
 
 /// An index as a position, or the refusal.

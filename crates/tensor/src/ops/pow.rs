@@ -1,7 +1,7 @@
 //! `pow`: y = aᵇ. On integers it wraps, and a negative exponent is refused.
 
-use crate::ops::elementwise::{Binary, Domain, binary_op};
 use crate::operand::{Operand, with_operand};
+use crate::ops::elementwise::{Binary, Domain, binary_op};
 use crate::ops::{Grad, Keep, Vjp};
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
@@ -17,7 +17,8 @@ impl Binary for Pow {
     const F32: Option<fn(&[f32], &[f32], &mut [f32])> = Some(thalweg_kernels::math::pow);
     const RANGES: [(f64, f64); 2] = [(0.2, 2.5), (0.3, 2.0)];
     const KEEP: Keep = Keep::input(0).and(Keep::input(1)).and(Keep::OUTPUT);
-    const REFUSAL: &'static str = "a negative power of an integer is no integer; convert with `.to_dtype(..)`";
+    const REFUSAL: &'static str =
+        "a negative power of an integer is no integer; convert with `.to_dtype(..)`";
 
     fn float(a: f64, b: f64) -> f64 {
         a.powf(b)

@@ -63,12 +63,18 @@ pub(crate) fn by_rows<W: Wide, V: Wide>(
     y: &mut ViewMut<'_>,
     f: impl Fn(&[W]) -> V,
 ) {
+    rows_dyn(x, axes, y, &f);
+}
+
+/// One instance for all reductions; only the two conversions know dtypes.
+fn rows_dyn<W: Wide, V: Wide>(x: View<'_>, axes: &[usize], y: &mut ViewMut<'_>, f: &dyn Fn(&[W]) -> V) {
     let (layout, n) = reduced_last(x.layout(), axes);
+    let mut results: Vec<V> = Vec::with_capacity(y.shape().numel());
     let mut row = vec![W::default(); n];
     with_dtype!(x.dtype(), T => {
         let memory = x.memory::<T>();
         let (mut positions, mut straight) = (layout.positions(), x.with_layout(&layout).dense::<T>());
-        let mut next = || {
+        for _ in 0..y.shape().numel() {
             match &mut straight {
                 Some(values) => {
                     let (here, after) = values.split_at(n);
@@ -77,10 +83,10 @@ pub(crate) fn by_rows<W: Wide, V: Wide>(
                 }
                 None => row.iter_mut().zip(positions.by_ref()).for_each(|(v, p)| *v = W::widen(memory[p])),
             }
-            f(&row)
-        };
-        with_dtype!(y.dtype(), U => y.dense::<U>().iter_mut().for_each(|y| *y = next().narrow()));
+            results.push(f(&row));
+        }
     });
+    with_dtype!(y.dtype(), U => y.dense::<U>().iter_mut().zip(results).for_each(|(y, v)| *y = v.narrow()));
 }
 
 /// How many elements make one result.

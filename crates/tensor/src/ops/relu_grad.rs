@@ -11,7 +11,8 @@ binary_op! {
 
 impl Binary for ReluGrad {
     const NAME: &'static str = "relu_grad";
-    const F32: Option<fn(&[f32], &[f32], &mut [f32])> = Some(thalweg_kernels::stream::arithmetic::relu_backward);
+    const F32: Option<fn(&[f32], &[f32], &mut [f32])> =
+        Some(thalweg_kernels::stream::arithmetic::relu_backward);
     const KEEP: Keep = Keep::input(0);
 
     fn float(a: f64, b: f64) -> f64 {

@@ -25,7 +25,12 @@ impl Primitive for Reshape {
         let [x] = arity(Self::NAME, x)?;
         if x.numel() != self.shape.numel() {
             let hint = "the number of elements must stay the same";
-            return Err(OpError::Shapes { op: Self::NAME, left: x.shape.clone(), right: self.shape.clone(), hint });
+            return Err(OpError::Shapes {
+                op: Self::NAME,
+                left: x.shape.clone(),
+                right: self.shape.clone(),
+                hint,
+            });
         }
         Ok(x.with_shape(&self.shape))
     }
@@ -53,7 +58,13 @@ impl Primitive for Reshape {
 
     fn samples() -> Vec<Sample> {
         let to = |from: &[usize], to: &[usize]| Sample::new(Reshape { shape: to.into() }, [Draw::any(from)]);
-        vec![to(&[2, 3], &[3, 2]), to(&[2, 3, 2], &[12]), to(&[1], &[]), to(&[0, 3], &[3, 0, 5]), to(&[6], &[2, 1, 3])]
+        vec![
+            to(&[2, 3], &[3, 2]),
+            to(&[2, 3, 2], &[12]),
+            to(&[1], &[]),
+            to(&[0, 3], &[3, 0, 5]),
+            to(&[6], &[2, 1, 3]),
+        ]
     }
 }
 

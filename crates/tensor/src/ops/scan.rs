@@ -1,9 +1,7 @@
 //! What cumulative ops have in common: a state that walks along one axis.
 
-use std::borrow::Cow;
-
 use smallvec::SmallVec;
-use thalweg_core::{Element, Shape, View, ViewMut, with_dtype};
+use thalweg_core::{Shape, View, ViewMut, with_dtype};
 use thalweg_kernels::stream::split::par_chunks_mut;
 
 use crate::apply::run;
@@ -37,28 +35,34 @@ pub(crate) fn scan<W: Wide, V: Wide, S: Clone + Sync, const N: usize>(
     if y.shape().contains(&0) {
         return;
     }
-    with_dtype!(x[0].dtype(), T => {
-        let x = x.map(|x| dense_values::<T>(x));
-        with_dtype!(y.dtype(), U => par_chunks_mut(y.dense::<U>(), (GRAIN / slab).max(1) * slab, |from, y| {
-            for (slab_idx, y) in y.chunks_exact_mut(slab).enumerate() {
-                let from = from + slab_idx * slab;
-                let mut states = vec![start.clone(); inner];
-                for (t, y) in y.chunks_exact_mut(inner).enumerate() {
-                    for (i, (y, state)) in y.iter_mut().zip(&mut states).enumerate() {
-                        let values = std::array::from_fn(|k| W::widen(x[k][from + t * inner + i]));
-                        *y = step(state, t, values).narrow();
-                    }
+    // Converted on both sides, so that the walk is compiled once and not for each pair of dtypes.
+    let x = x.map(widened::<W>);
+    let mut result = vec![V::default(); y.shape().numel()];
+    par_chunks_mut(&mut result, (GRAIN / slab).max(1) * slab, |from, y| {
+        for (slab_idx, y) in y.chunks_exact_mut(slab).enumerate() {
+            let from = from + slab_idx * slab;
+            let at = |i: usize| std::array::from_fn(|k| x[k][from + i]);
+            if inner == 1 {
+                let mut state = start.clone();
+                y.iter_mut().enumerate().for_each(|(t, y)| *y = step(&mut state, t, at(t)));
+                continue;
+            }
+            let mut states = vec![start.clone(); inner];
+            for (t, y) in y.chunks_exact_mut(inner).enumerate() {
+                for (i, (y, state)) in y.iter_mut().zip(&mut states).enumerate() {
+                    *y = step(state, t, at(t * inner + i));
                 }
             }
-        }));
+        }
     });
+    with_dtype!(y.dtype(), U => y.dense::<U>().iter_mut().zip(result).for_each(|(y, v)| *y = v.narrow()));
 }
 
-fn dense_values<'a, T: Element>(x: View<'a>) -> Cow<'a, [T]> {
-    match x.dense() {
-        Some(dense) => Cow::Borrowed(dense),
-        None => Cow::Owned(x.iter().collect()),
-    }
+fn widened<W: Wide>(x: View<'_>) -> Vec<W> {
+    with_dtype!(x.dtype(), T => match x.dense::<T>() {
+        Some(dense) => dense.iter().map(|&v| W::widen(v)).collect(),
+        None => x.iter::<T>().map(W::widen).collect(),
+    })
 }
 
 /// The calls every cumulative op is tried on.

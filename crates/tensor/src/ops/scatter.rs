@@ -2,7 +2,8 @@
 
 use thalweg_core::{DType, Element, View, ViewMut, with_dtype};
 
-use crate::error::{OpError, fail};
+use crate::apply::run;
+use crate::error::{InOp, OpError, fail, or_fail};
 use crate::meta::{Meta, arity};
 use crate::ops::copy;
 use crate::ops::placing::{self, Combine};
@@ -57,7 +58,9 @@ impl Primitive for Scatter {
                 };
                 (g.want(0, || dy.scatter_value(axis, index, 0)), g.want(2, last))
             }
-            Combine::Mul | Combine::Max | Combine::Min => return placing::grad(self.axis, self.combine, index, g),
+            Combine::Mul | Combine::Max | Combine::Min => {
+                return placing::grad(self.axis, self.combine, index, g);
+            }
         };
         // Values beyond the index were not used.
         Grad::Inputs(smallvec::smallvec![dx, None, ds.map(|ds| ds.placed_in(&g.meta(2).shape))])
@@ -70,7 +73,13 @@ impl Primitive for Scatter {
     /// Dense f32 and f64 sums, and replacement of any dtype, where index and source have one shape
     /// that differs from the result's along the axis alone.
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        fn typed<T: Element>(shape: [usize; 3], index: &[i64], source: &[T], y: &mut [T], f: impl Fn(&mut T, T)) {
+        fn typed<T: Element>(
+            shape: [usize; 3],
+            index: &[i64],
+            source: &[T],
+            y: &mut [T],
+            f: impl Fn(&mut T, T),
+        ) {
             let [n, size, inner] = shape;
             let rows = index.chunks_exact(n * inner).zip(source.chunks_exact(n * inner));
             for (y, (index, source)) in y.chunks_exact_mut(size * inner).zip(rows) {
@@ -83,11 +92,14 @@ impl Primitive for Scatter {
         }
         let [old, index, source] = *x else { return false };
         let (_, size, inner) = old.shape().around(self.axis);
-        let alike = index.shape() == source.shape() && old.shape().without(self.axis) == index.shape().without(self.axis);
+        let alike = index.shape() == source.shape()
+            && old.shape().without(self.axis) == index.shape().without(self.axis);
         if !alike || index.shape().contains(&0) || y.shape().contains(&0) {
             return false;
         }
-        let Some(positions) = index.dense::<i64>().filter(|p| placing::all_inside(p, size)) else { return false };
+        let Some(positions) = index.dense::<i64>().filter(|p| placing::all_inside(p, size)) else {
+            return false;
+        };
         let shape = [index.shape()[self.axis], size, inner];
         macro_rules! sum {
             ($T:ty) => {{
@@ -161,6 +173,23 @@ impl Tensor {
         self.combine_at(axis, index, source, Combine::Add)
     }
 
+    /// [`Tensor::scatter_reduce`] without the options.
+    #[track_caller]
+    pub(crate) fn combine_at(
+        &self,
+        axis: isize,
+        index: &Tensor,
+        source: &Tensor,
+        combine: Combine,
+    ) -> Tensor {
+        if self.rank() == 0 && index.rank() == 0 {
+            let y = self.reshape(1).combine_at(axis, &index.reshape(1), &source.reshape(1), combine);
+            return y.reshape(());
+        }
+        let axis = or_fail(self.shape().axis(axis).in_op(Scatter::NAME));
+        run(Scatter { axis, combine }, &[self, &index.as_index(), source])
+    }
+
     /// At the start of a larger tensor of zeros.
     #[track_caller]
     pub(crate) fn placed_in(&self, shape: &thalweg_core::Shape) -> Tensor {
@@ -168,6 +197,6 @@ impl Tensor {
             return self.clone();
         }
         let strides = self.shape().iter().map(|&d| super::Stride::all(d)).collect();
-        crate::apply::run(super::Embed { shape: shape.clone(), strides, fill: super::Number(0.0) }, &[self])
+        run(super::Embed { shape: shape.clone(), strides, fill: super::Number(0.0) }, &[self])
     }
 }

@@ -48,7 +48,11 @@ impl Primitive for SearchSorted {
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         fn typed<T: Element>(right: bool, sorted: View<'_>, values: View<'_>, y: &mut [i64]) {
             let n = sorted.shape().last().copied().unwrap_or(0);
-            let per_row = if sorted.shape().rank() == 1 { y.len() } else { values.shape().last().copied().unwrap_or(1) };
+            let per_row = if sorted.shape().rank() == 1 {
+                y.len()
+            } else {
+                values.shape().last().copied().unwrap_or(1)
+            };
             let rows: Vec<T> = sorted.iter().collect();
             for (i, (y, v)) in y.iter_mut().zip(values.iter::<T>()).enumerate() {
                 let row = &rows[i / per_row.max(1) * n..][..n];
@@ -71,7 +75,12 @@ impl Primitive for SearchSorted {
         let call = |right, sorted: &[usize], values: &[usize]| {
             Sample::new(SearchSorted { right }, [Draw::float(sorted, 0.5, 0.5), Draw::any(values)])
         };
-        vec![call(false, &[4], &[2, 3]), call(true, &[2, 5], &[2, 3]), call(false, &[0], &[3]), call(true, &[3], &[])]
+        vec![
+            call(false, &[4], &[2, 3]),
+            call(true, &[2, 5], &[2, 3]),
+            call(false, &[0], &[3]),
+            call(true, &[3], &[]),
+        ]
     }
 }
 

@@ -13,7 +13,8 @@ unary_op! {
 impl Unary for Sign {
     const NAME: &'static str = "sign";
     const DOMAIN: Domain = Domain::Number;
-    const F32: Option<fn(&[f32], &mut [f32])> = Some(|x, y| thalweg_kernels::stream::arithmetic::map(x, y, sign));
+    const F32: Option<fn(&[f32], &mut [f32])> =
+        Some(|x, y| thalweg_kernels::stream::arithmetic::map(x, y, sign));
     const KEEP: Keep = Keep::NOTHING;
 
     fn float(x: f64) -> f64 {

@@ -55,7 +55,8 @@ impl Primitive for Slice {
 
     fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
         let [x] = arity(Self::NAME, x)?;
-        let fits = self.strides.len() == x.shape.rank() && self.strides.iter().zip(x.shape.iter()).all(|(s, &d)| s.fits(d));
+        let fits = self.strides.len() == x.shape.rank()
+            && self.strides.iter().zip(x.shape.iter()).all(|(s, &d)| s.fits(d));
         if !fits {
             return Err(OpError::Argument {
                 op: Self::NAME,
@@ -129,7 +130,13 @@ impl Tensor {
         let size = self.size(axis);
         if start.checked_add(length).is_none_or(|end| end > size) {
             let (value, shape) = (format!("{start}..{}", start.saturating_add(length)), self.shape().clone());
-            fail(OpError::Argument { op: "narrow", name: "range", value, shape, need: "the range must lie inside the axis" });
+            fail(OpError::Argument {
+                op: "narrow",
+                name: "range",
+                value,
+                shape,
+                need: "the range must lie inside the axis",
+            });
         }
         self.slice(axis, Some(start as isize), Some((start + length) as isize), 1)
     }

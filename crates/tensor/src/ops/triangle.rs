@@ -93,7 +93,8 @@ impl Primitive for Triangle {
     }
 
     fn samples() -> Vec<Sample> {
-        let call = |shape: &[usize], side, diagonal| Sample::new(Triangle { side, diagonal }, [Draw::any(shape)]);
+        let call =
+            |shape: &[usize], side, diagonal| Sample::new(Triangle { side, diagonal }, [Draw::any(shape)]);
         vec![
             call(&[2, 3, 4], Side::Lower, 0),
             call(&[2, 3, 4], Side::Upper, -1),

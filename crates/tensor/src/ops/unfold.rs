@@ -67,10 +67,15 @@ impl Primitive for Unfold {
     }
 
     fn samples() -> Vec<Sample> {
-        let call = |shape: &[usize], axis, size, step| {
-            Sample::new(Unfold { axis, size, step }, [Draw::any(shape)])
-        };
-        vec![call(&[2, 7], 1, 3, 2), call(&[5, 2], 0, 3, 1), call(&[2, 6, 2], 1, 2, 3), call(&[4], 0, 0, 2), call(&[3], 0, 3, 1)]
+        let call =
+            |shape: &[usize], axis, size, step| Sample::new(Unfold { axis, size, step }, [Draw::any(shape)]);
+        vec![
+            call(&[2, 7], 1, 3, 2),
+            call(&[5, 2], 0, 3, 1),
+            call(&[2, 6, 2], 1, 2, 3),
+            call(&[4], 0, 0, 2),
+            call(&[3], 0, 3, 1),
+        ]
     }
 }
 

@@ -29,7 +29,12 @@ impl Primitive for Update {
             && self.strides.iter().map(|s| s.len).eq(new.shape.iter().copied());
         if !fits {
             let hint = "the new values need the shape of the positions they replace";
-            return Err(OpError::Shapes { op: Self::NAME, left: x.shape.clone(), right: new.shape.clone(), hint });
+            return Err(OpError::Shapes {
+                op: Self::NAME,
+                left: x.shape.clone(),
+                right: new.shape.clone(),
+                hint,
+            });
         }
         Ok(x.clone())
     }

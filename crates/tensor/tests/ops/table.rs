@@ -132,7 +132,7 @@ fn differentiable(sample: &Sample, seed: u64) -> Result<Option<(Vec<Tensor>, Ten
 fn check_against_numeric(sample: &Sample, x: &[Tensor], w: &Tensor) -> Outcome {
     let grads = match gradients(sample, x, w) {
         Ok(grads) => grads,
-        Err(OpError::NoGradient { .. }) => return Ok(()),
+        Err(OpError::NotDifferentiable { .. }) => return Ok(()),
         Err(e) => return Err(e.to_string()),
     };
     for (i, g) in grads.into_iter().enumerate().filter(|(i, _)| x[*i].dtype().is_float()) {
@@ -174,7 +174,7 @@ pub fn broadcast_operand(sample: &Sample, seed: u64) -> Outcome {
         );
         let g = match pull.call(std::slice::from_ref(&w)) {
             Ok(g) => g[0].clone().unwrap_or_else(|| base.zeros_like()),
-            Err(OpError::NoGradient { .. }) => continue,
+            Err(OpError::NotDifferentiable { .. }) => continue,
             Err(e) => return Err(e.to_string()),
         };
         let want = numeric(|b| Ok(weighted(&run(sample, &spread(&b[0]))?, &w)), &[base], 0)?;
@@ -195,7 +195,7 @@ pub fn duplicates(sample: &Sample, seed: u64) -> Outcome {
     let (_, pull) = vjp(|b| vec![twice(b).expect("shapes are as before")], std::slice::from_ref(b));
     let g = match pull.call(std::slice::from_ref(&w)) {
         Ok(g) => g[0].clone().unwrap_or_else(|| b.zeros_like()),
-        Err(OpError::NoGradient { .. }) => return Ok(()),
+        Err(OpError::NotDifferentiable { .. }) => return Ok(()),
         Err(e) => return Err(e.to_string()),
     };
     let want = numeric(|b| Ok(weighted(&twice(b)?, &w)), std::slice::from_ref(b), 0)?;
@@ -232,13 +232,13 @@ pub fn second_order(sample: &Sample, seed: u64) -> Outcome {
             &x,
         );
         match failed {
-            Some(OpError::NoGradient { .. }) => return Ok(()),
+            Some(OpError::NotDifferentiable { .. }) => return Ok(()),
             Some(e) => return Err(e.to_string()),
             None => match pull.call(&[Tensor::ones((), DType::F64)]) {
                 Ok(g) => g,
                 // No gradient flows at all: nothing to differentiate again.
                 Err(OpError::Arity { .. }) => return Ok(()),
-                Err(OpError::NoGradient { .. }) => return Ok(()),
+                Err(OpError::NotDifferentiable { .. }) => return Ok(()),
                 Err(e) => return Err(e.to_string()),
             },
         }

@@ -1,0 +1,231 @@
+//! Attention, and the rotary encoding of positions.
+
+use thalweg_core::{DType, Shape};
+
+use crate::error::{OpError, fail};
+use crate::tensor::Tensor;
+
+/// The options of [`Tensor::scaled_dot_product_attention`].
+#[derive(Clone, Default)]
+pub struct AttentionOptions<'a> {
+    /// Which keys each query may look at (`true`), or what is added to the scores; broadcasts to
+    /// (…, queries, keys).
+    pub mask: Option<&'a Tensor>,
+    /// Whether query i looks only at keys 0 ..= i.
+    pub is_causal: bool,
+    /// The factor of the scores; 1 / √width if `None`.
+    pub scale: Option<f64>,
+    /// Whether several heads of the query share one head of keys and values.
+    pub enable_gqa: bool,
+}
+
+/// The weights and options of [`Tensor::multi_head_attention`].
+#[derive(Clone)]
+pub struct MultiHeadAttention<'a> {
+    /// How many heads the width is cut into.
+    pub heads: usize,
+    /// (3 · width, width): the rows for queries, for keys, for values.
+    pub in_weight: &'a Tensor,
+    /// (3 · width).
+    pub in_bias: Option<&'a Tensor>,
+    /// (width, width).
+    pub out_weight: &'a Tensor,
+    /// (width).
+    pub out_bias: Option<&'a Tensor>,
+    /// As in [`AttentionOptions`].
+    pub mask: Option<&'a Tensor>,
+    /// As in [`AttentionOptions`].
+    pub is_causal: bool,
+}
+
+impl Tensor {
+    /// softmax(q kᵀ · scale + mask) v. self: (…, queries, width), key: (…, keys, width), value:
+    /// (…, keys, out) → (…, queries, out). A query that may look at nothing gets zeros.
+    ///
+    /// ```
+    /// use thalweg_core::DType;
+    /// use thalweg_tensor::{AttentionOptions, Tensor};
+    /// let (q, k) = (Tensor::zeros([1, 2, 3], DType::F32), Tensor::zeros([1, 2, 3], DType::F32));
+    /// let v = Tensor::from([[[1.0f32], [3.0]]]);
+    /// let causal = AttentionOptions { is_causal: true, ..Default::default() };
+    /// assert_eq!(q.scaled_dot_product_attention(&k, &v, &causal).to_vec::<f32>(), [1.0, 2.0]);
+    /// ```
+    #[track_caller]
+    pub fn scaled_dot_product_attention(
+        &self,
+        key: &Tensor,
+        value: &Tensor,
+        options: &AttentionOptions<'_>,
+    ) -> Tensor {
+        attend(self, key, value, options).0
+    }
+
+    /// Self- or cross-attention with several heads and its projections. self: (queries, batch, width),
+    /// key and value: (keys, batch, width). Returns the result, (queries, batch, width), and the
+    /// attention averaged over the heads, (batch, queries, keys).
+    #[track_caller]
+    pub fn multi_head_attention(
+        &self,
+        key: &Tensor,
+        value: &Tensor,
+        weights: &MultiHeadAttention<'_>,
+    ) -> (Tensor, Tensor) {
+        let op = "multi_head_attention";
+        let &[queries, batch, width] = &self.shape()[..] else {
+            fail(OpError::Rank { op, want: "3 (queries, batch, width)", shape: self.shape().clone() });
+        };
+        if weights.heads == 0
+            || !width.is_multiple_of(weights.heads)
+            || weights.in_weight.shape()[..] != [3 * width, width]
+        {
+            let hint =
+                "the input weight is (3 · width, width), and the width a multiple of the number of heads";
+            fail(OpError::Shapes {
+                op,
+                left: self.shape().clone(),
+                right: weights.in_weight.shape().clone(),
+                hint,
+            });
+        }
+        let project = |x: &Tensor, part: usize| {
+            let w = weights.in_weight.narrow(0, part * width, width);
+            let y = linear(x, &w, weights.in_bias.map(|b| b.narrow(0, part * width, width)).as_ref());
+            // (length, batch, heads · d) → (batch, heads, length, d)
+            y.reshape([x.size(0), batch, weights.heads, width / weights.heads]).permute([1, 2, 0, 3])
+        };
+        let (q, k, v) = (project(self, 0), project(key, 1), project(value, 2));
+        let options =
+            AttentionOptions { mask: weights.mask, is_causal: weights.is_causal, ..Default::default() };
+        let (y, attention) = attend(&q, &k, &v, &options);
+        let joined = y.permute([2, 0, 1, 3]).reshape([queries, batch, width]);
+        (linear(&joined, weights.out_weight, weights.out_bias), attention.mean(1))
+    }
+
+    /// Rotates pairs of elements by angles whose cosines and sines are given: the element i of the first
+    /// half of the last axis pairs with the element i of the second half. cos, sin: (…, width / 2).
+    #[track_caller]
+    pub fn rotary(&self, cos: &Tensor, sin: &Tensor) -> Tensor {
+        let width = self.size(-1);
+        if !width.is_multiple_of(2) || cos.size(-1) != width / 2 || cos.shape() != sin.shape() {
+            let hint = "cos and sin have half the width of the operand, which is even";
+            fail(OpError::Shapes {
+                op: "rotary",
+                left: self.shape().clone(),
+                right: cos.shape().clone(),
+                hint,
+            });
+        }
+        let (a, b) = (self.narrow(-1, 0, width / 2), self.narrow(-1, width / 2, width / 2));
+        Tensor::concat(&[&a * cos - &b * sin, &b * cos + &a * sin], -1)
+    }
+}
+
+/// x · wᵀ + bias.
+#[track_caller]
+pub(crate) fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    let y = x.matmul(&weight.t());
+    match bias {
+        Some(b) => y + b,
+        None => y,
+    }
+}
+
+/// The result and the attention of each query to each key.
+#[track_caller]
+fn attend(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions<'_>) -> (Tensor, Tensor) {
+    let op = "scaled_dot_product_attention";
+    for t in [q, k, v] {
+        if t.rank() < 2 {
+            fail(OpError::Rank { op, want: "at least 2 (length, width)", shape: t.shape().clone() });
+        }
+    }
+    if q.size(-1) != k.size(-1) {
+        let hint = "queries and keys must have the same width (last axis)";
+        fail(OpError::Shapes { op, left: q.shape().clone(), right: k.shape().clone(), hint });
+    }
+    if k.size(-2) != v.size(-2) {
+        let hint = "there must be as many keys as values (second to last axis)";
+        fail(OpError::Shapes { op, left: k.shape().clone(), right: v.shape().clone(), hint });
+    }
+    let (k, v) = match options.enable_gqa {
+        true => (shared_heads(op, q, k), shared_heads(op, q, v)),
+        false => (k.clone(), v.clone()),
+    };
+    let scale = options.scale.unwrap_or(1.0 / (q.size(-1) as f64).sqrt());
+    let mut scores = (q * scale).matmul(&k.t());
+    let allowed = allowed(op, q, &k, options);
+    let mut sees_some = None;
+    if let Some(allowed) = &allowed {
+        // A row of only −∞ would be NaN and its gradient too: such a row looks everywhere, and its
+        // result is dropped.
+        let some = allowed.to_dtype(DType::U8).amax_keepdim(-1).gt(0);
+        scores = allowed.logical_or(&some.logical_not()).where_(&scores, f64::NEG_INFINITY);
+        sees_some = Some(some);
+    }
+    if let Some(mask) = options.mask.filter(|m| m.dtype() != DType::Bool) {
+        scores = scores + mask;
+    }
+    let attention = scores.softmax(-1);
+    let y = attention.matmul(&v);
+    match sees_some {
+        Some(some) => (some.where_(&y, 0.0), some.where_(&attention, 0.0)),
+        None => (y, attention),
+    }
+}
+
+/// Where queries may look, if anything says so.
+#[track_caller]
+fn allowed(op: &'static str, q: &Tensor, k: &Tensor, options: &AttentionOptions<'_>) -> Option<Tensor> {
+    let by_mask = options.mask.filter(|m| m.dtype() == DType::Bool).cloned();
+    if !options.is_causal {
+        return by_mask;
+    }
+    if options.mask.is_some() {
+        let reason = "give either a mask or `is_causal`, not both";
+        fail(OpError::Value { op, reason });
+    }
+    let (rows, cols) = (Tensor::arange(q.size(-2)).unsqueeze(1), Tensor::arange(k.size(-2)));
+    Some(cols.le(&rows))
+}
+
+/// Heads of keys or values (third to last axis) repeated until there are as many as of queries.
+#[track_caller]
+fn shared_heads(op: &'static str, q: &Tensor, k: &Tensor) -> Tensor {
+    let bad = |hint| fail(OpError::Shapes { op, left: q.shape().clone(), right: k.shape().clone(), hint });
+    if q.rank() < 3 || k.rank() < 3 {
+        bad("shared heads need an axis of heads (third to last)");
+    }
+    let (heads, shared) = (q.size(-3), k.size(-3));
+    if shared == 0 || !heads.is_multiple_of(shared) {
+        bad("the heads of queries (third to last axis) must be a multiple of those of keys and values");
+    }
+    let lead = k.rank() - 3;
+    let repeated: Shape = k.shape()[..=lead]
+        .iter()
+        .copied()
+        .chain([heads / shared])
+        .chain(k.shape()[lead + 1..].iter().copied())
+        .collect();
+    let joined: Shape = k.shape().with(lead, heads);
+    k.unsqueeze(lead as isize + 1).broadcast_to(repeated).reshape(joined)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AttentionOptions;
+    use crate::{Tensor, vjp};
+
+    #[test]
+    fn a_query_that_sees_nothing_gets_zeros_and_a_finite_gradient() {
+        let x = Tensor::from([[0.5f32, -1.0], [2.0, 0.25]]);
+        let mask = Tensor::from([[true, false], [false, false]]);
+        let attend = |x: &Tensor| {
+            let options = AttentionOptions { mask: Some(&mask), ..Default::default() };
+            x.scaled_dot_product_attention(x, x, &options)
+        };
+        let (y, pull) = vjp(|x| vec![attend(&x[0])], std::slice::from_ref(&x));
+        assert_eq!(y[0].to_vec::<f32>(), [0.5, -1.0, 0.0, 0.0]);
+        let dx = pull.call(&[Tensor::from([[1.0f32, 1.0], [1.0, 1.0]])]).unwrap().remove(0).unwrap();
+        assert_eq!(dx.to_vec::<f32>(), [1.0, 1.0, 0.0, 0.0]);
+    }
+}

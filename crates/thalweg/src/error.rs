@@ -1,0 +1,34 @@
+//! The one error type of user programs.
+
+use thalweg_formats::FormatError;
+use thalweg_tensor::OpError;
+use thiserror::Error;
+
+/// Everything that can go wrong and is not a programming error.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An op refused its operands.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// A file could not be read or written.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A path whose ending names no format we know.
+    #[error("{path}: unknown ending (use .npy, .npz or .safetensors)")]
+    Ending {
+        /// The path as given.
+        path: String,
+    },
+    /// A format for one tensor, asked to hold another number of them.
+    #[error("{path}: a .npy file holds one tensor, not {got} (use .npz or .safetensors)")]
+    Count {
+        /// The path as given.
+        path: String,
+        /// How many tensors came.
+        got: usize,
+    },
+}
+
+/// The result of anything that touches files or checks operands.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,38 @@
+//! Thalweg: tensors with gradients, written as in PyTorch, in pure Rust.
+//!
+//! ```
+//! use thalweg::prelude::*;
+//!
+//! let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+//! let w = Param::new("w", Tensor::zeros([2], F32));
+//! let loss = (x.matmul(&w.get()) - 1.0).square().mean(());
+//! let g = loss.grad(&[&w]).remove(0);
+//! assert_eq!(g.to_vec::<f32>(), [-4.0, -6.0]);
+//! ```
+//!
+//! This crate is the only one with a stability promise; the crates behind it are its parts.
+
+mod error;
+mod files;
+
+pub use error::{Error, Result};
+pub use files::{load, load_npy, save, save_npy};
+
+pub use thalweg_core::dtype::{bf16, f16};
+pub use thalweg_core::{
+    Buffer, DType, Element, Layout, PoolStats, Shape, View, ViewMut, pool_stats, trim_pool,
+};
+pub use thalweg_formats::{FormatError, Problem};
+pub use thalweg_kernels::simd::{Isa, isa};
+pub use thalweg_kernels::threads::{set_threads, threads};
+pub use thalweg_tensor::*;
+
+/// What most programs use.
+pub mod prelude {
+    pub use crate::ops::CustomOp;
+    pub use crate::{
+        DType, Meta, OpError, Param, Rng, Shape, Tensor, View, ViewMut, checkpoint, custom, custom_vjp, grad,
+        hessian, hvp, jacobian, jvp, no_grad, value_and_grad, vjp, vmap,
+    };
+    pub use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U32};
+}

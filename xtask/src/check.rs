@@ -1,0 +1,165 @@
+//! `cargo xtask check`: everything CI does, in the order in which a mistake is cheapest to find.
+//!
+//! Needs the Rust toolchain and nothing else. A step that needs more says what it skipped; in CI,
+//! where `.ci/run` installs those parts, a missing one is a failure.
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{golden, op_page, root, tidy};
+
+type Step = (&'static str, fn() -> Result<()>);
+
+const STEPS: &[Step] = &[
+    ("format", || cargo(&["fmt", "--all", "--check"])),
+    ("tidy", tidy::run),
+    ("op page", op_page::check),
+    ("clippy", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])),
+    ("tests", || cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--quiet"])),
+    ("doctests", || cargo(&["test", "--workspace", "--doc", "--quiet"])),
+    ("golden", || golden::run(&root().join("golden"), None)),
+    ("examples", examples),
+    ("rustdoc", rustdoc),
+    ("memory", memory),
+];
+
+pub fn run() -> Result<()> {
+    let start = Instant::now();
+    for (name, step) in STEPS {
+        let began = Instant::now();
+        println!("== {name}");
+        step().with_context(|| format!("`{name}` failed"))?;
+        println!("== {name}: ok, {:.0} s", began.elapsed().as_secs_f64());
+    }
+    println!("check: all {} steps passed in {:.0} s", STEPS.len(), start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Each parser under libFuzzer for a while.
+pub fn fuzz(seconds: u64) -> Result<()> {
+    for target in ["npy", "npz", "safetensors"] {
+        println!("== fuzz {target} for {seconds} s");
+        let limit = format!("-max_total_time={seconds}");
+        // The corpus in the repository stays small: what the fuzzer finds goes elsewhere.
+        let found = root().join("target").join("fuzz").join(target);
+        std::fs::create_dir_all(&found)?;
+        let mut command = Command::new("cargo");
+        command
+            .args(["+nightly", "fuzz", "run", target])
+            .arg(&found)
+            .arg(root().join("fuzz/corpus").join(target));
+        command.args(["--", &limit, "-rss_limit_mb=1024", "-timeout=10"]).current_dir(root());
+        ensure!(
+            command.status()?.success(),
+            "the fuzzer found something in {target}; see fuzz/artifacts/{target}"
+        );
+    }
+    Ok(())
+}
+
+fn cargo(args: &[&str]) -> Result<()> {
+    succeed(Command::new(env!("CARGO")).args(args).current_dir(root()))
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}
+
+/// Every example runs, and prints the output that its first lines promise.
+fn examples() -> Result<()> {
+    for file in std::fs::read_dir(root().join("examples"))? {
+        let path = file?.path();
+        let Some(name) =
+            path.file_stem().and_then(|s| s.to_str()).filter(|_| path.extension().is_some_and(|e| e == "rs"))
+        else {
+            continue;
+        };
+        let output = Command::new(env!("CARGO"))
+            .args(["run", "--quiet", "-p", "thalweg", "--example", name])
+            .current_dir(root())
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "example {name} failed:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let printed = String::from_utf8(output.stdout)?;
+        let promised = promised_output(&std::fs::read_to_string(&path)?);
+        ensure!(!promised.is_empty(), "example {name} does not say on top what it prints");
+        ensure!(printed.trim_end() == promised, "example {name} printed\n{printed}instead of\n{promised}");
+        println!("example {name}: ok");
+    }
+    Ok(())
+}
+
+/// The lines of the head comment after "Prints:", without their markers.
+fn promised_output(source: &str) -> String {
+    let head = source.lines().take_while(|l| l.starts_with("//!"));
+    let after = head.skip_while(|l| !l.ends_with("Prints:")).skip(1).filter(|l| !l.contains("```"));
+    after
+        .map(|l| l.strip_prefix("//!").unwrap_or(l))
+        .map(|l| l.strip_prefix(' ').unwrap_or(l))
+        .collect::<Vec<_>>()
+        .join("\n")
+        .trim_end()
+        .to_owned()
+}
+
+fn rustdoc() -> Result<()> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings");
+    succeed(command.current_dir(root()))
+}
+
+/// The tests of the raw-memory code under valgrind, and where a nightly toolchain is to be had, of
+/// the kernels too under the address sanitizer.
+fn memory() -> Result<()> {
+    if works(Command::new("valgrind").arg("--version")) {
+        let options =
+            ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+        let mut command = Command::new("valgrind");
+        succeed(
+            command.args(options).arg(test_binary("thalweg-core")?).args(["--test-threads=1", "--quiet"]),
+        )?;
+    } else if std::env::var_os("CI").is_some() {
+        bail!("valgrind is missing, and CI must have it");
+    } else {
+        println!("skipped: valgrind is not installed");
+    }
+    if !works(Command::new("cargo").args(["+nightly", "--version"])) {
+        println!("skipped: the address sanitizer needs a nightly toolchain");
+        return Ok(());
+    }
+    let mut command = Command::new("cargo");
+    command.args(["+nightly", "test", "--quiet", "-p", "thalweg-core", "-p", "thalweg-kernels", "--lib"]);
+    command
+        .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
+        .arg(root().join("target/sanitizer"));
+    succeed(
+        command
+            .env("RUSTFLAGS", "-Zsanitizer=address")
+            .env_remove("RUSTUP_TOOLCHAIN")
+            .env_remove("CARGO")
+            .current_dir(root()),
+    )
+}
+
+/// The unit-test binary of a crate, found by asking cargo: valgrind is to run it, not cargo.
+fn test_binary(package: &str) -> Result<String> {
+    let built = Command::new(env!("CARGO"))
+        .args(["test", "-p", package, "--lib", "--no-run", "--message-format=json"])
+        .current_dir(root())
+        .output()?;
+    let messages = String::from_utf8_lossy(&built.stdout);
+    let binaries = messages.lines().filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok());
+    let binary = binaries.filter_map(|m| m["executable"].as_str().map(str::to_owned)).next_back();
+    binary.with_context(|| format!("cargo built no test of {package}"))
+}
+
+fn works(command: &mut Command) -> bool {
+    command.output().is_ok_and(|o| o.status.success())
+}
