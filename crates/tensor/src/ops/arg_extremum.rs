@@ -11,6 +11,7 @@ use crate::error::{OpError, fail, or_fail};
 use crate::meta::{Meta, arity};
 use crate::ops::Extreme;
 use crate::ops::elementwise::{GRAIN, Wide};
+use crate::ops::fast_reduction::{Rows, WIDTH, by_columns, with_middle};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::reduction::{self, by_rows, dropped};
 use crate::ops::sample::{Draw, Sample};
@@ -67,16 +68,24 @@ impl Primitive for ArgExtremum {
         Ok(())
     }
 
-    /// The extreme value first, by a kernel; then where it stands.
+    /// Along rows the extreme value first, by a kernel, then where it stands; across rows, both at once.
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        let kernel = if self.kind == Extreme::Max { reduce::max } else { reduce::min };
+        let kind = self.kind;
         let y = y.dense::<i64>();
-        reduction::with_rows(x[0], &[self.axis], |x, cols| {
+        with_middle(x[0], &[self.axis], |x, sizes| {
+            let n = sizes[1];
+            if sizes[2] > 1 {
+                return by_columns(x, sizes, y, |rows, y| first_in_columns(kind, rows, y));
+            }
             let mut best = vec![0.0; y.len()];
-            kernel(x, cols, &mut best);
-            par_chunks_mut(y, (GRAIN / cols).max(1), |start, y| {
+            if kind == Extreme::Max {
+                reduce::max(x, n, &mut best)
+            } else {
+                reduce::min(x, n, &mut best)
+            }
+            par_chunks_mut(y, (GRAIN / n).max(1), |start, y| {
                 for (i, y) in y.iter_mut().enumerate() {
-                    let (row, best) = (&x[(start + i) * cols..][..cols], best[start + i]);
+                    let (row, best) = (&x[(start + i) * n..][..n], best[start + i]);
                     let found = match best.is_nan() {
                         true => row.iter().position(|v| v.is_nan()),
                         false => row.iter().position(|&v| v == best),
@@ -104,6 +113,17 @@ impl Primitive for ArgExtremum {
             ]
         };
         [of(Extreme::Max), of(Extreme::Min)].concat()
+    }
+}
+
+fn first_in_columns(kind: Extreme, rows: Rows<'_>, y: &mut [i64]) {
+    let mut best = [0.0f32; WIDTH];
+    for (k, row) in rows.iter().enumerate() {
+        for ((y, best), &x) in y.iter_mut().zip(&mut best).zip(row) {
+            if k == 0 || kind.beats(x, *best) {
+                (*y, *best) = (k as i64, x);
+            }
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::apply::run;
 use crate::args::Axes;
 use crate::error::{OpError, or_fail};
 use crate::meta::{Meta, arity};
+use crate::ops::fast_reduction::fast_axes;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::reduction;
 use crate::ops::sample::{Draw, Sample};
@@ -93,7 +94,7 @@ impl Primitive for Extremum {
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         let kernel = if self.kind == Extreme::Max { max_axis } else { min_axis };
-        reduction::fast_axes(x[0], &self.axes, y, kernel, |_| {})
+        fast_axes(x[0], &self.axes, y, kernel, |_| {})
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {

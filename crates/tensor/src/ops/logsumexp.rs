@@ -2,12 +2,14 @@
 
 use smallvec::SmallVec;
 use thalweg_core::{View, ViewMut};
+use thalweg_kernels::math::exp;
 use thalweg_kernels::rows::softmax::log_sum_exp;
 
 use crate::apply::run;
 use crate::args::Axes;
 use crate::error::{OpError, or_fail};
 use crate::meta::{Meta, arity, require_float};
+use crate::ops::fast_reduction::{Rows, WIDTH, by_columns, fast_middle};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::reduction;
 use crate::ops::sample::{Draw, Sample};
@@ -54,7 +56,10 @@ impl Primitive for Logsumexp {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        reduction::fast_rows(x[0], &self.axes, y, log_sum_exp)
+        fast_middle(x[0], &self.axes, y, |x, sizes, y| match sizes[2] {
+            0 | 1 => log_sum_exp(x, sizes[1], y),
+            _ => by_columns(x, sizes, y, column_log_sum_exp),
+        })
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
@@ -80,6 +85,24 @@ impl Primitive for Logsumexp {
             [Draw::float([3, 5], 90.0, 100.0)],
         ));
         samples
+    }
+}
+
+/// log Σ eˣ of each column.
+fn column_log_sum_exp(rows: Rows<'_>, y: &mut [f32]) {
+    let n = y.len();
+    y.fill(f32::NEG_INFINITY);
+    for row in rows.iter() {
+        y.iter_mut().zip(row).for_each(|(max, &x)| *max = if x > *max || x.is_nan() { x } else { *max });
+    }
+    let (mut shifted, mut exps, mut sums) = ([0.0f32; WIDTH], [0.0f32; WIDTH], [0.0f64; WIDTH]);
+    for row in rows.iter() {
+        shifted.iter_mut().zip(row).zip(&*y).for_each(|((s, &x), &max)| *s = x - max);
+        exp(&shifted[..n], &mut exps[..n]);
+        sums.iter_mut().zip(&exps[..n]).for_each(|(sum, &e)| *sum += f64::from(e));
+    }
+    for (y, sum) in y.iter_mut().zip(sums).filter(|(y, _)| y.is_finite()) {
+        *y = (f64::from(*y) + sum.ln()) as f32;
     }
 }
 

@@ -1,9 +1,9 @@
 //! `matmul`: y[i, j] = Σₖ a[i, k] · b[k, j] for two matrices, or for each pair of two equally long
 //! batches of them. `Tensor::matmul` brings vectors and broadcast batches into this form.
 
-use thalweg_core::{DType, Element, Shape, View, ViewMut, with_dtype};
+use thalweg_core::{DType, Element, Layout, Shape, View, ViewMut, with_dtype};
 use thalweg_kernels::gemm::{self, MatRef};
-use thalweg_kernels::stream::convert::{CastTo, cast};
+use thalweg_kernels::stream::convert::{cast, f16_to_f32, f32_to_f16};
 
 use crate::apply::run;
 use crate::error::{InOp, OpError, fail, or_fail};
@@ -64,8 +64,8 @@ impl Primitive for Matmul {
         match y.dtype() {
             DType::F32 => product!(f32, gemm::gemm_batched_f32),
             DType::F64 => product!(f64, gemm::gemm_batched_f64),
-            DType::F16 => return halves::<half::f16>(x[0], x[1], y),
-            DType::BF16 => return halves::<half::bf16>(x[0], x[1], y),
+            DType::F16 => return halves([x[0], x[1]], y, f16_to_f32, f32_to_f16),
+            DType::BF16 => return halves::<half::bf16>([x[0], x[1]], y, cast, cast),
             _ => return false,
         }
         true
@@ -98,41 +98,59 @@ const PANEL: usize = 256;
 
 /// The product of half precision matrices in f32: the right operand is widened whole, the left one a panel of
 /// rows at a time, and each panel of the result is rounded once.
-fn halves<T>(a: View<'_>, b: View<'_>, y: &mut ViewMut<'_>) -> bool
-where
-    T: Element + CastTo<f32>,
-    f32: CastTo<T>,
-{
-    let ((n_batch, m, n), (_, _, k)) = (sizes(y.shape()), sizes(a.shape()));
-    let (Some(a), Some(b)) = (batch::<T>(a), batch::<T>(b)) else { return false };
-    let y = y.dense::<T>();
+fn halves<T: Element>(
+    [a, b]: [View<'_>; 2],
+    y: &mut ViewMut<'_>,
+    widen: fn(&[T], &mut [f32]),
+    round: fn(&[f32], &mut [T]),
+) -> bool {
+    let (n_batch, m, n) = sizes(y.shape());
+    let (y, a_memory, b_memory) = (y.dense::<T>(), a.memory::<T>(), b.memory::<T>());
     let (mut left, mut right, mut out) = (Vec::new(), Vec::new(), vec![0.0f32; PANEL.min(m) * n]);
     for i in 0..n_batch {
-        let b = widen(b.get(i), 0..k, &mut right);
+        let (a, b) = (one_of_batch(a.layout(), i), one_of_batch(b.layout(), i));
+        let b = widened(b_memory, &b, widen, &mut right);
         for start in (0..m).step_by(PANEL) {
-            let rows = start..m.min(start + PANEL);
-            let out = &mut out[..rows.len() * n];
-            gemm::gemm_f32(widen(a.get(i), rows, &mut left), b, out, n, false);
-            cast(out, &mut y[(i * m + start) * n..][..out.len()]);
+            let rows = PANEL.min(m - start);
+            let panel = a.slice(0, start, rows, 1);
+            let out = &mut out[..rows * n];
+            gemm::gemm_f32(widened(a_memory, &panel, widen, &mut left), b, out, n, false);
+            round(out, &mut y[(i * m + start) * n..][..rows * n]);
         }
     }
     true
 }
 
-/// Some rows of a matrix as dense f32, read in the order in which they lie in memory.
-fn widen<'b, T>(x: MatRef<'_, T>, rows: std::ops::Range<usize>, to: &'b mut Vec<f32>) -> MatRef<'b, f32>
-where
-    T: Element + CastTo<f32>,
-{
-    let (n_rows, n_cols) = (rows.len(), x.cols());
-    to.clear();
-    if x.col_stride() <= x.row_stride() {
-        to.extend(rows.flat_map(|r| (0..n_cols).map(move |c| x.at(r, c).cast_to())));
-        MatRef::row_major(to, n_rows, n_cols)
-    } else {
-        to.extend((0..n_cols).flat_map(|c| rows.clone().map(move |r| x.at(r, c).cast_to())));
-        MatRef::row_major(to, n_cols, n_rows).t()
+/// One matrix of a batch; the matrix itself where there is no batch.
+fn one_of_batch(layout: &Layout, i: usize) -> Layout {
+    if layout.shape().rank() == 3 { layout.select(0, i) } else { layout.clone() }
+}
+
+/// A matrix as dense f32, with its rows or its columns together as they lie in memory.
+fn widened<'b, T: Element>(
+    memory: &[T],
+    layout: &Layout,
+    widen: fn(&[T], &mut [f32]),
+    to: &'b mut Vec<f32>,
+) -> MatRef<'b, f32> {
+    if layout.strides()[0].abs() < layout.strides()[1].abs() {
+        return widened(memory, &layout.permute(&[1, 0]), widen, to).t();
     }
+    let (rows, cols) = (layout.shape()[0], layout.shape()[1]);
+    to.clear();
+    to.resize(rows * cols, 0.0);
+    let mut straight = Vec::new();
+    for (row, to) in to.chunks_exact_mut(cols.max(1)).enumerate() {
+        let first = layout.offset() as isize + row as isize * layout.strides()[0];
+        if layout.strides()[1] == 1 {
+            widen(&memory[first as usize..][..cols], to);
+        } else {
+            straight.clear();
+            straight.extend((0..cols).map(|c| memory[(first + c as isize * layout.strides()[1]) as usize]));
+            widen(&straight, to);
+        }
+    }
+    MatRef::row_major(to, rows, cols)
 }
 
 fn reference<W: Wide, T: Element>(a: View<'_>, b: View<'_>, y: &mut ViewMut<'_>, f: impl Fn(W, W, W) -> W) {

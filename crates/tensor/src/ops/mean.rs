@@ -8,6 +8,7 @@ use crate::apply::run;
 use crate::args::Axes;
 use crate::error::{OpError, or_fail};
 use crate::meta::{Meta, arity, require_float};
+use crate::ops::fast_reduction::fast_axes;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::reduction;
 use crate::ops::sample::{Draw, Sample};
@@ -47,7 +48,7 @@ impl Primitive for Mean {
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         let n = reduction::count(x[0].shape(), &self.axes) as f32;
-        reduction::fast_axes(x[0], &self.axes, y, sum_axis, |y| y.iter_mut().for_each(|y| *y /= n))
+        fast_axes(x[0], &self.axes, y, sum_axis, |y| y.iter_mut().for_each(|y| *y /= n))
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {

@@ -8,6 +8,7 @@ pub(crate) mod copy;
 mod custom;
 pub(crate) mod elementwise;
 pub(crate) mod factor;
+pub(crate) mod fast_reduction;
 pub(crate) mod placing;
 pub(crate) mod pooling;
 mod primitive;

@@ -41,10 +41,17 @@ pub(crate) fn scan<W: Wide, V: Wide, S: Clone + Sync, const N: usize>(
     par_chunks_mut(&mut result, (GRAIN / slab).max(1) * slab, |from, y| {
         for (slab_idx, y) in y.chunks_exact_mut(slab).enumerate() {
             let from = from + slab_idx * slab;
+            let at = |i: usize| std::array::from_fn(|k| x[k][from + i]);
+            if inner == 1 {
+                let mut state = start.clone();
+                y.iter_mut().enumerate().for_each(|(t, y)| *y = step(&mut state, t, at(t)));
+                continue;
+            }
             let mut states = vec![start.clone(); inner];
-            for (i, y) in y.iter_mut().enumerate() {
-                let values = std::array::from_fn(|k| x[k][from + i]);
-                *y = step(&mut states[i % inner], i / inner, values);
+            for (t, y) in y.chunks_exact_mut(inner).enumerate() {
+                for (i, (y, state)) in y.iter_mut().zip(&mut states).enumerate() {
+                    *y = step(state, t, at(t * inner + i));
+                }
             }
         }
     });

@@ -1,13 +1,14 @@
-//! `sum`: the sum over some axes, which disappear. Of no elements it is 0.
+//! `sum`: the sum over some axes, which disappear. Of no elements it is 0; truth values are counted as i64.
 
 use smallvec::SmallVec;
 use thalweg_core::{DType, View, ViewMut};
-use thalweg_kernels::rows;
+use thalweg_kernels::rows::axis::sum_axis;
 
 use crate::apply::run;
 use crate::args::Axes;
 use crate::error::{OpError, or_fail};
-use crate::meta::{Meta, arity, require_number};
+use crate::meta::{Meta, arity};
+use crate::ops::fast_reduction::{fast_axes, fast_plain};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::reduction;
 use crate::ops::sample::{Draw, Sample};
@@ -25,8 +26,8 @@ impl Primitive for Sum {
 
     fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
         let [x] = arity(Self::NAME, x)?;
-        require_number(Self::NAME, x)?;
-        reduction::infer(Self::NAME, x, &self.axes)
+        let y = reduction::infer(Self::NAME, x, &self.axes)?;
+        Ok(if x.dtype == DType::Bool { y.with_dtype(DType::I64) } else { y })
     }
 
     fn keep(&self) -> Keep {
@@ -49,7 +50,13 @@ impl Primitive for Sum {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        reduction::fast_axes(x[0], &self.axes, y, rows::axis::sum_axis, |_| {})
+        let (x, axes) = (x[0], &self.axes[..]);
+        match x.dtype() {
+            DType::F64 => fast_plain(x, axes, y.dense(), |a: f64, b: f64| a + b, |a, b| a + b),
+            DType::I64 => fast_plain(x, axes, y.dense(), i64::wrapping_add, i64::wrapping_add),
+            DType::Bool => fast_plain(x, axes, y.dense(), |n: i64, b: bool| n + i64::from(b), |a, b| a + b),
+            _ => fast_axes(x, axes, y, sum_axis, |_| {}),
+        }
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
@@ -57,7 +64,10 @@ impl Primitive for Sum {
     }
 
     fn samples() -> Vec<Sample> {
-        reduction::samples(|axes| Sum { axes }, Draw::any)
+        let mut samples = reduction::samples(|axes| Sum { axes }, Draw::any);
+        samples.extend(reduction::samples(|axes| Sum { axes }, Draw::bool));
+        samples.extend(reduction::samples(|axes| Sum { axes }, |shape| Draw::int(shape, -9, 9)));
+        samples
     }
 }
 
@@ -85,6 +95,9 @@ impl Tensor {
     }
 
     fn as_summable(&self) -> Tensor {
-        if self.dtype().is_float() { self.clone() } else { self.to_dtype(DType::I64) }
+        match self.dtype().is_int() {
+            true => self.to_dtype(DType::I64),
+            false => self.clone(),
+        }
     }
 }

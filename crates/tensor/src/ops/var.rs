@@ -9,6 +9,7 @@ use crate::apply::run;
 use crate::args::Axes;
 use crate::error::{OpError, or_fail};
 use crate::meta::{Meta, arity, require_float};
+use crate::ops::fast_reduction::{Rows, WIDTH, by_columns, fast_middle};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::reduction;
 use crate::ops::sample::{Draw, Sample};
@@ -60,9 +61,13 @@ impl Primitive for Var {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        reduction::fast_rows(x[0], &self.axes, y, |x, cols, y| {
-            mean_and_variance(x, cols, &mut vec![0.0; y.len()], y);
-            let scale = (cols as f64 / self.divisor(cols)) as f32;
+        fast_middle(x[0], &self.axes, y, |x, sizes, y| {
+            let n = sizes[1];
+            if sizes[2] > 1 {
+                return by_columns(x, sizes, y, |rows, y| column_variance(rows, n, self.divisor(n), y));
+            }
+            mean_and_variance(x, n, &mut vec![0.0; y.len()], y);
+            let scale = (n as f64 / self.divisor(n)) as f32;
             if scale != 1.0 {
                 y.iter_mut().for_each(|y| *y *= scale);
             }
@@ -84,6 +89,21 @@ impl Primitive for Var {
         samples.extend(reduction::samples(|axes| Var { axes, correction: 1 }, Draw::any).into_iter().take(3));
         samples
     }
+}
+
+/// The variance of each column of n rows, in two passes in f64.
+fn column_variance(rows: Rows<'_>, n: usize, divisor: f64, y: &mut [f32]) {
+    let (mut mean, mut squares) = ([0.0f64; WIDTH], [0.0f64; WIDTH]);
+    for row in rows.iter() {
+        mean.iter_mut().zip(row).for_each(|(m, &x)| *m += f64::from(x));
+    }
+    mean.iter_mut().for_each(|m| *m /= n as f64);
+    for row in rows.iter() {
+        for ((s, m), &x) in squares.iter_mut().zip(&mean).zip(row) {
+            *s += (f64::from(x) - m) * (f64::from(x) - m);
+        }
+    }
+    y.iter_mut().zip(squares).for_each(|(y, s)| *y = (s / divisor) as f32);
 }
 
 impl Tensor {

@@ -9,7 +9,7 @@ pub(crate) mod singular;
 pub(crate) mod symmetric;
 pub(crate) mod triangular;
 
-use thalweg_core::{Shape, View, ViewMut, with_dtype};
+use thalweg_core::{Element, Shape, View, ViewMut, with_dtype};
 
 use crate::error::OpError;
 use crate::meta::{Meta, require_float};
@@ -51,20 +51,22 @@ pub(crate) fn each<const N: usize>(
     y: &mut ViewMut<'_>,
     f: impl Fn([&[f64]; N]) -> Result<Vec<f64>, OpError>,
 ) -> Result<(), OpError> {
-    let values = x.map(|x| -> Vec<f64> {
-        with_dtype!(x.dtype(), T => x.iter::<T>().map(thalweg_core::Element::to_f64).collect())
-    });
-    let n: usize = batch(x[0].shape()).numel();
+    let values = x.map(to_doubles);
     let sizes = x.map(|x| x.shape()[x.shape().rank() - 2..].iter().product::<usize>());
-    with_dtype!(y.dtype(), T => {
-        let y = y.dense::<T>();
-        for i in 0..n {
-            let result = f(std::array::from_fn(|k| &values[k][i * sizes[k]..][..sizes[k]]))?;
-            let y = &mut y[i * result.len()..][..result.len()];
-            y.iter_mut().zip(result).for_each(|(y, v)| *y = thalweg_core::Element::from_f64(v));
-        }
-    });
+    let mut results = Vec::with_capacity(y.shape().numel());
+    for i in 0..batch(x[0].shape()).numel() {
+        results.extend(f(std::array::from_fn(|k| &values[k][i * sizes[k]..][..sizes[k]]))?);
+    }
+    from_doubles(&results, y);
     Ok(())
+}
+
+fn to_doubles(x: View<'_>) -> Vec<f64> {
+    with_dtype!(x.dtype(), T => x.iter::<T>().map(Element::to_f64).collect())
+}
+
+fn from_doubles(x: &[f64], y: &mut ViewMut<'_>) {
+    with_dtype!(y.dtype(), T => y.dense::<T>().iter_mut().zip(x).for_each(|(y, &v)| *y = T::from_f64(v)));
 }
 
 /// (A + Aᵀ) / 2, row-major. x: (n, n).
