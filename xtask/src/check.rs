@@ -73,8 +73,15 @@ fn succeed(command: &mut Command) -> Result<()> {
 fn format() -> Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
     let ops = std::fs::read_dir(root().join("crates/tensor/src/ops"))?;
-    let files: Vec<_> = ops.map(|f| Ok(f?.path())).collect::<Result<_>>()?;
-    succeed(Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(files).current_dir(root()))
+    let mut files = ops.map(|f| Ok(f?.path())).collect::<Result<Vec<_>>>()?;
+    files.retain(|f| f.extension().is_some_and(|e| e == "rs"));
+    let status = Command::new("rustfmt")
+        .args(["--check", "--edition", "2024"])
+        .args(files)
+        .current_dir(root())
+        .status()?;
+    ensure!(status.success(), "run `rustfmt --edition 2024 crates/tensor/src/ops/*.rs`");
+    Ok(())
 }
 
 /// Every example runs, and prints the output that its first lines promise.

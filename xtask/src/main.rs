@@ -18,7 +18,17 @@ const USAGE: &str = "usage: cargo xtask <task>
   tidy                                   layering, names, sizes and forbidden words
   fuzz [SECONDS]                         each file parser for so long (needs nightly and cargo-fuzz)";
 
-fn main() -> Result<()> {
+fn main() -> std::process::ExitCode {
+    match run() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("xtask: {e:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.split_first() {

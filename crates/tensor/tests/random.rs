@@ -8,7 +8,7 @@ const N: usize = 200_000;
 /// Mean and standard deviation.
 fn moments(x: &Tensor) -> (f64, f64) {
     let x = x.to_dtype(F64);
-    (x.mean(()).item::<f64>(), x.var(()).sqrt().item::<f64>())
+    (x.mean(()).item::<f64>(), x.var((), 0).sqrt().item::<f64>())
 }
 
 /// Both moments within five standard errors (of a distribution with moderate tails).
