@@ -71,6 +71,9 @@ impl Primitive for ArgExtremum {
     /// Along rows the extreme value first, by a kernel, then where it stands; across rows, both at once.
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         let kind = self.kind;
+        if u32::try_from(x[0].shape()[self.axis]).is_err() {
+            return false;
+        }
         let y = y.dense::<i64>();
         with_middle(x[0], &[self.axis], |x, sizes| {
             let n = sizes[1];
@@ -117,14 +120,16 @@ impl Primitive for ArgExtremum {
 }
 
 fn first_in_columns(kind: Extreme, rows: Rows<'_>, y: &mut [i64]) {
-    let mut best = [0.0f32; WIDTH];
+    // Positions as wide as the values, and no branches: the loop is then done in vectors.
+    let (mut best, mut at) = ([0.0f32; WIDTH], [0u32; WIDTH]);
     for (k, row) in rows.iter().enumerate() {
-        for ((y, best), &x) in y.iter_mut().zip(&mut best).zip(row) {
-            if k == 0 || kind.beats(x, *best) {
-                (*y, *best) = (k as i64, x);
-            }
+        for ((at, best), &x) in at.iter_mut().zip(&mut best).zip(row) {
+            let better = k == 0 || kind.beats(x, *best);
+            *at = if better { k as u32 } else { *at };
+            *best = if better { x } else { *best };
         }
     }
+    y.iter_mut().zip(at).for_each(|(y, at)| *y = i64::from(at));
 }
 
 impl Tensor {

@@ -39,10 +39,7 @@ impl Primitive for Cumsum {
     /// Accumulates in f64 or i64.
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         if x[0].dtype().is_float() {
-            scan::scan([x[0]], self.axis, y, 0.0f64, |sum, _, [v]: [f64; 1]| {
-                *sum += v;
-                *sum
-            });
+            scan::scan([x[0]], self.axis, y, 0.0, add);
         } else {
             scan::scan([x[0]], self.axis, y, 0i64, |sum, _, [v]: [i64; 1]| {
                 *sum = sum.wrapping_add(v);
@@ -52,11 +49,20 @@ impl Primitive for Cumsum {
         Ok(())
     }
 
+    fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
+        scan::fast_scan([x[0]], self.axis, y, 0.0, add)
+    }
+
     fn samples() -> Vec<Sample> {
         let mut samples = scan::samples(|axis| Cumsum { axis }, |shape| vec![Draw::any(shape)]);
         samples.push(Sample::new(Cumsum { axis: 0 }, [Draw::int([4, 2], -5, 5)]));
         samples
     }
+}
+
+fn add(sum: &mut f64, _: usize, [v]: [f64; 1]) -> f64 {
+    *sum += v;
+    *sum
 }
 
 impl Tensor {

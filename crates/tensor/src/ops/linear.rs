@@ -2,10 +2,12 @@
 
 use thalweg_core::{DType, Element, View, ViewMut, with_dtype};
 use thalweg_kernels::gemm;
+use thalweg_kernels::stream::split::par_chunks_mut;
 
 use crate::apply::run;
 use crate::error::{OpError, fail};
 use crate::meta::{Meta, arity, require_float, require_same_dtype};
+use crate::ops::elementwise::GRAIN;
 use crate::ops::matmul::matrix;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
@@ -63,7 +65,9 @@ impl Primitive for Linear {
                 let (Some(a), Some(w)) = (matrix::<$T>(x[0]), matrix::<$T>(x[1])) else { return false };
                 let bias: Vec<$T> = x[2].iter().collect();
                 let (y, n) = (y.dense::<$T>(), bias.len());
-                y.chunks_exact_mut(n.max(1)).for_each(|row| row.copy_from_slice(&bias));
+                par_chunks_mut(y, (GRAIN / n.max(1)).max(1) * n, |_, y| {
+                    y.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(&bias));
+                });
                 $gemm(a, w.t(), y, n, true);
             }};
         }

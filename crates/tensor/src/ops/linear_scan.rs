@@ -46,10 +46,7 @@ impl Primitive for LinearScan {
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         let x = [x[0], x[1]];
         if y.dtype().is_float() {
-            scan::scan(x, self.axis, y, 0.0f64, |h, t, [a, b]: [f64; 2]| {
-                *h = if t == 0 { b } else { a * *h + b };
-                *h
-            });
+            scan::scan(x, self.axis, y, 0.0, advance);
         } else {
             scan::scan(x, self.axis, y, 0i64, |h, t, [a, b]: [i64; 2]| {
                 *h = if t == 0 { b } else { a.wrapping_mul(*h).wrapping_add(b) };
@@ -57,6 +54,10 @@ impl Primitive for LinearScan {
             });
         }
         Ok(())
+    }
+
+    fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
+        scan::fast_scan([x[0], x[1]], self.axis, y, 0.0, advance)
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
@@ -70,6 +71,11 @@ impl Primitive for LinearScan {
             .push(Sample::new(LinearScan { axis: 1 }, [Draw::int([2, 3], -3, 3), Draw::int([2, 3], -3, 3)]));
         samples
     }
+}
+
+fn advance(h: &mut f64, t: usize, [a, b]: [f64; 2]) -> f64 {
+    *h = if t == 0 { b } else { a * *h + b };
+    *h
 }
 
 impl Tensor {

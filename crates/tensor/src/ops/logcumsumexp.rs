@@ -41,11 +41,12 @@ impl Primitive for Logcumsumexp {
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-        scan::scan([x[0]], self.axis, y, f64::NEG_INFINITY, |sum, _, [v]: [f64; 1]| {
-            *sum = log_add_exp(*sum, v);
-            *sum
-        });
+        scan::scan([x[0]], self.axis, y, f64::NEG_INFINITY, add);
         Ok(())
+    }
+
+    fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
+        scan::fast_scan([x[0]], self.axis, y, f64::NEG_INFINITY, add)
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
@@ -55,6 +56,11 @@ impl Primitive for Logcumsumexp {
     fn samples() -> Vec<Sample> {
         scan::samples(|axis| Logcumsumexp { axis }, |shape| vec![Draw::any(shape)])
     }
+}
+
+fn add(sum: &mut f64, _: usize, [v]: [f64; 1]) -> f64 {
+    *sum = log_add_exp(*sum, v);
+    *sum
 }
 
 /// log(eᵃ + eᵇ), infinities and NaN included.

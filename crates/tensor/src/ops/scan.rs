@@ -1,7 +1,7 @@
 //! What cumulative ops have in common: a state that walks along one axis.
 
 use smallvec::SmallVec;
-use thalweg_core::{Shape, View, ViewMut, with_dtype};
+use thalweg_core::{DType, Shape, View, ViewMut, with_dtype};
 use thalweg_kernels::stream::split::par_chunks_mut;
 
 use crate::apply::run;
@@ -56,6 +56,50 @@ pub(crate) fn scan<W: Wide, V: Wide, S: Clone + Sync, const N: usize>(
         }
     });
     with_dtype!(y.dtype(), U => y.dense::<U>().iter_mut().zip(result).for_each(|(y, v)| *y = v.narrow()));
+}
+
+/// [`scan`] of dense f32 without the conversions to and fro; `false` for other operands.
+pub(crate) fn fast_scan<const N: usize>(
+    x: [View<'_>; N],
+    axis: usize,
+    y: &mut ViewMut<'_>,
+    start: f64,
+    step: impl Fn(&mut f64, usize, [f64; N]) -> f64 + Sync,
+) -> bool {
+    if y.dtype() != DType::F32 {
+        return false;
+    }
+    let dense = x.map(|x| x.dense::<f32>());
+    if dense.iter().any(Option::is_none) {
+        return false;
+    }
+    let x = dense.map(|x| x.expect("checked just above"));
+    let (_, n, inner) = y.shape().around(axis);
+    let slab = n * inner;
+    if slab == 0 {
+        return true;
+    }
+    par_chunks_mut(y.dense::<f32>(), (GRAIN / slab).max(1) * slab, |from, y| {
+        let mut states = vec![start; inner];
+        for (slab_idx, y) in y.chunks_exact_mut(slab).enumerate() {
+            let x = x.map(|x| &x[from + slab_idx * slab..][..slab]);
+            if inner == 1 {
+                let mut state = start;
+                for (t, y) in y.iter_mut().enumerate() {
+                    *y = step(&mut state, t, x.map(|x| f64::from(x[t]))) as f32;
+                }
+                continue;
+            }
+            states.fill(start);
+            for (t, y) in y.chunks_exact_mut(inner).enumerate() {
+                let x = x.map(|x| &x[t * inner..][..inner]);
+                for (i, (y, state)) in y.iter_mut().zip(&mut states).enumerate() {
+                    *y = step(state, t, x.map(|x| f64::from(x[i]))) as f32;
+                }
+            }
+        }
+    });
+    true
 }
 
 fn widened<W: Wide>(x: View<'_>) -> Vec<W> {
