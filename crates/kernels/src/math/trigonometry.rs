@@ -1,6 +1,6 @@
 //! sin, cos and tan, on vectors.
 //!
-//! Up to [`LIMIT`] the argument is reduced by π/2 in three parts; a lane beyond it takes libm's f64
+//! Up to `LIMIT` the argument is reduced by π/2 in three parts; a lane beyond it takes libm's f64
 //! function, whatever its neighbours are.
 
 use crate::math::exponential::polynomial;

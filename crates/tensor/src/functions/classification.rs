@@ -28,7 +28,7 @@ impl Default for CrossEntropyOptions<'_> {
 }
 
 impl Tensor {
-    /// −log softmax(x)[target], the mean over all targets. self: (batch, classes, …) or (classes);
+    /// −log softmax(x)\[target\], the mean over all targets. self: (batch, classes, …) or (classes);
     /// target: whole numbers (batch, …) or a scalar, or probabilities of self's shape.
     ///
     /// ```
@@ -59,7 +59,7 @@ impl Tensor {
         of_classes(op, &log_p, axis, target, options)
     }
 
-    /// −x[target], for x that are logarithms of probabilities. Shapes as in [`Tensor::cross_entropy`].
+    /// −x\[target\], for x that are logarithms of probabilities. Shapes as in [`Tensor::cross_entropy`].
     #[track_caller]
     pub fn nll_loss(&self, target: &Tensor, options: &CrossEntropyOptions<'_>) -> Tensor {
         let op = "nll_loss";
@@ -67,7 +67,7 @@ impl Tensor {
         of_classes(op, self, axis, target, &CrossEntropyOptions { label_smoothing: 0.0, ..options.clone() })
     }
 
-    /// Σ max(0, margin − x[target] + x[i])^p / classes over the wrong classes i. self: (batch, classes),
+    /// Σ max(0, margin − x\[target\] + x\[i\])^p / classes over the wrong classes i. self: (batch, classes),
     /// target: (batch).
     #[track_caller]
     pub fn multi_margin_loss(&self, target: &Tensor, p: f64, margin: f64, reduction: Reduction) -> Tensor {
