@@ -1,6 +1,6 @@
 //! The one thread pool of the process: fork-join over numbered tasks.
 //!
-//! Needs nothing but `std`. Keeps its workers for the life of the process: a worker spins for a few
+//! Needs nothing but `std`. Keeps its workers for the life of the process: a worker spins for some tens of
 //! microseconds after a job, since a training step forks again at once, and then parks. Long spins
 //! were tried and lost: on a busy machine they starve the thread that has the work.
 //!
@@ -22,8 +22,9 @@ use std::thread::{self, Thread};
 /// Threads beyond this many are never started.
 const MAX_THREADS: usize = 256;
 
-/// Pause instructions before parking: 3 to 8 µs on current x86 cores.
-const SPINS: u32 = 200;
+/// Pause instructions before parking: 20 to 60 µs on current x86 cores. A worker that parks while another
+/// finishes its last task costs the next job a wake-up, so it waits for about the length of a small task.
+const SPINS: u32 = 1500;
 
 const OPEN: u64 = 1 << 31;
 const WAITING: u64 = 1 << 30;
