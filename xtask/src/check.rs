@@ -134,8 +134,13 @@ fn rustdoc() -> Result<()> {
 /// the kernels too under the address sanitizer.
 fn memory() -> Result<()> {
     if works(Command::new("valgrind").arg("--version")) {
-        let options =
-            ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+        let options = [
+            "--quiet",
+            "--error-exitcode=9",
+            "--leak-check=full",
+            "--show-leak-kinds=definite",
+            "--errors-for-leak-kinds=definite",
+        ];
         let mut command = Command::new("valgrind");
         succeed(
             command.args(options).arg(test_binary("thalweg-core")?).args(["--test-threads=1", "--quiet"]),

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         // A reader that stops early, such as `head`, is no error of ours.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("thalweg: {e:#}");
+            eprintln!("thalweg: {e}");
             ExitCode::FAILURE
         }
     }
