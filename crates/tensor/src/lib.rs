@@ -15,7 +15,7 @@ mod index;
 mod meta;
 mod operand;
 pub mod ops;
-mod param;
+pub mod param;
 mod print;
 mod rng;
 mod scalar;

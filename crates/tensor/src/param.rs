@@ -79,7 +79,7 @@ impl Param {
     }
 
     /// Tells parameters apart.
-    pub(crate) fn address(&self) -> usize {
+    pub fn address(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 

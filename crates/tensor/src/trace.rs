@@ -158,7 +158,7 @@ impl Trace {
     fn capture(&self, t: &Tensor, at: &'static Location<'static>) -> u32 {
         let mut building = self.lock();
         let Building { values, captured, region, .. } = &mut *building;
-        let same = captured.entry(t.view().address()).or_default();
+        let same = captured.entry(t.view().address().addr()).or_default();
         let known = same.iter().find(|&&v| match &values[v as usize].source {
             Source::Captured(c) => c.meta() == t.meta() && c.layout() == t.layout(),
             _ => false,
