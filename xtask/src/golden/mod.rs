@@ -16,7 +16,9 @@ mod linalg;
 mod loss;
 mod matmul;
 mod norm;
+mod optim;
 mod reduce;
+mod schedule;
 mod shape;
 mod unary;
 
@@ -59,6 +61,14 @@ const FAMILIES: &[(&str, Caller)] = &[
     ("attn", attn::call),
     ("higher", higher::call),
 ];
+
+/// Right, wrong and why, or `None` for a case that nothing here knows.
+type Outcome = Option<Result<(), String>>;
+
+/// Lists of the index whose cases are more than one call: the list, the family, and its file here.
+type Run = (&'static str, &'static str, fn(&Value, &BTreeMap<String, Tensor>) -> Outcome);
+
+const RUNS: &[Run] = &[("optimizers", "optim", optim::check), ("schedules", "schedule", schedule::check)];
 
 /// How the cases of one op went.
 #[derive(Default)]
@@ -105,6 +115,27 @@ pub fn run(dir: &Path, only: Option<&str>) -> Result<()> {
             None => tally.unsupported += 1,
         }
     }
+    for (list, family, check) in RUNS {
+        for case in index[*list].as_array().into_iter().flatten() {
+            // A schedule has no op: its name says which it is.
+            let op = case["op"].as_str().unwrap_or(text(case, "id"));
+            if only.is_some_and(|o| o != op && o != *family) {
+                continue;
+            }
+            let file = text(case, "file");
+            if !file.is_empty() && !files.contains_key(file) {
+                files.insert(file.to_owned(), load(&dir.join(file))?);
+            }
+            let none = BTreeMap::new();
+            let data = files.get(file).unwrap_or(&none);
+            let tally = ops.entry(format!("{family}/{op}")).or_default();
+            match guarded(|| check(case, data)) {
+                Some(Ok(())) => tally.passed += 1,
+                Some(Err(why)) => tally.failed.push(format!("{}: {why}", text(case, "id"))),
+                None => tally.unsupported += 1,
+            }
+        }
+    }
     let _ = std::panic::take_hook();
     report(&ops)
 }
@@ -131,17 +162,21 @@ fn load(path: &Path) -> Result<BTreeMap<String, Tensor>> {
     Ok(file.tensors.into_iter().map(|(name, t)| (name, Tensor::from_buffer(t.buffer, t.shape))).collect())
 }
 
-fn run_case(case: &Value, family: &str, data: &BTreeMap<String, Tensor>) -> Option<Result<(), String>> {
+fn run_case(case: &Value, family: &str, data: &BTreeMap<String, Tensor>) -> Outcome {
     let call = FAMILIES.iter().find(|(name, _)| *name == family)?.1;
-    let run = std::panic::AssertUnwindSafe(|| check(case, call, data));
-    match std::panic::catch_unwind(run) {
+    guarded(|| check(case, call, data))
+}
+
+/// A panic is a failure of the case.
+fn guarded(check: impl FnOnce() -> Outcome) -> Outcome {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)) {
         Ok(outcome) => outcome,
         Err(panic) => Some(Err(format!("panicked: {}", panic_message(&*panic)))),
     }
 }
 
 /// Values first, then gradients with respect to the stored tensors, through their views.
-fn check(case: &Value, call: Caller, data: &BTreeMap<String, Tensor>) -> Option<Result<(), String>> {
+fn check(case: &Value, call: Caller, data: &BTreeMap<String, Tensor>) -> Outcome {
     let inputs = list(case, "inputs");
     let outputs = list(case, "outputs");
     let names: Vec<String> = inputs.iter().map(|i| text(i, "name").to_owned()).collect();
