@@ -61,7 +61,7 @@ impl Executor {
         }
         let outputs = plan.outputs.iter().map(|(meta, _)| empty(meta)).collect();
         let mut lock_order: Vec<usize> = (0..params.len()).collect();
-        lock_order.sort_by_key(|&p| params[p].address());
+        lock_order.sort_by_key(|&p| params[p].id());
         Self {
             lock_order,
             plan,

@@ -242,7 +242,7 @@ pub(crate) fn recomputing<R>(like: &[Tensor], f: impl FnOnce() -> R) -> R {
 impl Running {
     fn entry(&mut self, param: &Param) -> usize {
         let Self { trace, params, index } = self;
-        *index.entry(param.address()).or_insert_with(|| {
+        *index.entry(param.id()).or_insert_with(|| {
             let read = trace.push(Source::Param(param.clone()), param.meta(), Location::caller());
             let value = read.symbol().expect("just traced").value;
             params.push((param.clone(), param.own(&read), value, false));

@@ -17,7 +17,9 @@ mod linalg;
 mod loss;
 mod matmul;
 mod norm;
+mod optim;
 mod reduce;
+mod schedule;
 mod shape;
 mod unary;
 
@@ -63,6 +65,14 @@ const FAMILIES: &[(&str, Caller)] = &[
     ("higher", higher::call),
 ];
 
+/// Right, wrong and why, or `None` for a case that nothing here knows.
+type Outcome = Option<Result<(), String>>;
+
+/// Lists of the index whose cases are more than one call: the list, the family, and its file here.
+type Run = (&'static str, &'static str, fn(&Value, &BTreeMap<String, Tensor>) -> Outcome);
+
+const RUNS: &[Run] = &[("optimizers", "optim", optim::check), ("schedules", "schedule", schedule::check)];
+
 /// How the cases of one op went.
 #[derive(Default)]
 struct Tally {
@@ -74,9 +84,9 @@ struct Tally {
 /// How the functions of the cases are run; `None` is eager.
 type Mode = Option<JitOptions>;
 
-/// Ops whose results have shapes that depend on data: they are refused inside `jit`, with a message
+/// Cases whose results have shapes that depend on data: they are refused inside `jit`, with a message
 /// that says so.
-const EAGER_ONLY: &[&str] = &["nonzero", "masked_select", "unique", "bincount"];
+const EAGER_ONLY: &[&str] = &["repeat_interleave/per"];
 
 /// Runs every case in every mode: the table for eager, a line for each other.
 pub fn run_all(dir: &Path, only: Option<&str>) -> Result<()> {
@@ -132,6 +142,27 @@ pub fn run(dir: &Path, only: Option<&str>, mode: Mode) -> Result<()> {
             None => tally.unsupported += 1,
         }
     }
+    for (list, family, check) in RUNS {
+        for case in index[*list].as_array().into_iter().flatten() {
+            // A schedule has no op: its name says which it is.
+            let op = case["op"].as_str().unwrap_or(text(case, "id"));
+            if only.is_some_and(|o| o != op && o != *family) {
+                continue;
+            }
+            let file = text(case, "file");
+            if !file.is_empty() && !files.contains_key(file) {
+                files.insert(file.to_owned(), load(&dir.join(file))?);
+            }
+            let none = BTreeMap::new();
+            let data = files.get(file).unwrap_or(&none);
+            let tally = ops.entry(format!("{family}/{op}")).or_default();
+            match guarded(|| check(case, data)) {
+                Some(Ok(())) => tally.passed += 1,
+                Some(Err(why)) => tally.failed.push(format!("{}: {why}", text(case, "id"))),
+                None => tally.unsupported += 1,
+            }
+        }
+    }
     let _ = std::panic::take_hook();
     report(&ops, mode.is_none())
 }
@@ -160,30 +191,28 @@ fn load(path: &Path) -> Result<BTreeMap<String, Tensor>> {
     Ok(file.tensors.into_iter().map(|(name, t)| (name, Tensor::from_buffer(t.buffer, t.shape))).collect())
 }
 
-fn run_case(
-    case: &Value,
-    family: &str,
-    data: &BTreeMap<String, Tensor>,
-    mode: &Mode,
-) -> Option<Result<(), String>> {
+fn run_case(case: &Value, family: &str, data: &BTreeMap<String, Tensor>, mode: &Mode) -> Outcome {
     let call = FAMILIES.iter().find(|(name, _)| *name == family)?.1;
-    let run = std::panic::AssertUnwindSafe(|| check(case, call, data, mode));
-    let refused = mode.is_some() && EAGER_ONLY.contains(&text(case, "op"));
-    match std::panic::catch_unwind(run) {
-        Ok(Some(Ok(()))) if refused => Some(Err("compiled, though its shape depends on data".to_owned())),
+    let outcome = guarded(|| check(case, call, data, mode));
+    if mode.is_none() || !EAGER_ONLY.contains(&text(case, "id")) {
+        return outcome;
+    }
+    match outcome {
+        Some(Err(why)) if why.contains("is traced and has no data") => Some(Ok(())),
+        _ => Some(Err("compiled, though its shape depends on data".to_owned())),
+    }
+}
+
+/// A panic is a failure of the case.
+fn guarded(check: impl FnOnce() -> Outcome) -> Outcome {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)) {
         Ok(outcome) => outcome,
-        Err(panic) if refused && panic_message(&*panic).contains("is traced and has no data") => Some(Ok(())),
         Err(panic) => Some(Err(format!("panicked: {}", panic_message(&*panic)))),
     }
 }
 
 /// Values first, then gradients with respect to the stored tensors, through their views.
-fn check(
-    case: &Value,
-    call: Caller,
-    data: &BTreeMap<String, Tensor>,
-    mode: &Mode,
-) -> Option<Result<(), String>> {
+fn check(case: &Value, call: Caller, data: &BTreeMap<String, Tensor>, mode: &Mode) -> Outcome {
     let inputs = list(case, "inputs");
     let outputs = list(case, "outputs");
     let names: Vec<String> = inputs.iter().map(|i| text(i, "name").to_owned()).collect();
