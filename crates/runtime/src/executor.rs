@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use smallvec::SmallVec;
 use thalweg_core::{Buffer, DType, Layout, Span, SpanMut, View, ViewMut};
 use thalweg_tensor::param::{ParamRead, ParamWrite};
-use thalweg_tensor::{Param, Tensor};
+use thalweg_tensor::{Meta, Param, Tensor};
 
 use crate::error::RunError;
 use crate::plan::{Action, Home, Plan, Ref, Step};
@@ -43,6 +43,8 @@ pub struct Executor {
 impl Executor {
     /// Memory for a plan, bound to these parameters and captured tensors.
     pub fn new(plan: Plan, params: Vec<Param>, captured: Vec<Tensor>) -> Self {
+        // How the tensors came about is not needed to read them.
+        let captured: Vec<Tensor> = captured.iter().map(Tensor::stop_gradient).collect();
         let mut arena = Buffer::scratch(DType::U8, plan.arena_bytes.max(1));
         let base = arena.as_mut_slice::<u8>().as_mut_ptr();
         let mut memory = Vec::new();
@@ -90,6 +92,12 @@ impl Executor {
     /// Runs the plan on these operands. A result's memory is used again by the next run unless
     /// somebody holds the tensor.
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<&[Tensor], RunError> {
+        let views: SmallVec<[View<'_>; 16]> = inputs.iter().map(Tensor::view).collect();
+        self.run_on(&views)
+    }
+
+    /// [`Executor::run`] on views.
+    pub fn run_on(&mut self, inputs: &[View<'_>]) -> Result<&[Tensor], RunError> {
         self.check(inputs)?;
         self.bind(inputs);
         let result = self.steps();
@@ -106,13 +114,13 @@ impl Executor {
         Ok(&self.outputs)
     }
 
-    fn check(&self, inputs: &[Tensor]) -> Result<(), RunError> {
+    fn check(&self, inputs: &[View<'_>]) -> Result<(), RunError> {
         if inputs.len() != self.plan.inputs.len() {
             return Err(RunError::Arity { want: self.plan.inputs.len(), got: inputs.len() });
         }
         for (position, (input, want)) in inputs.iter().zip(&self.plan.inputs).enumerate() {
-            if input.meta() != want {
-                let got = input.meta().clone();
+            if input.dtype() != want.dtype || *input.shape() != want.shape {
+                let got = Meta::new(input.dtype(), input.shape());
                 return Err(RunError::Operand { position, want: want.clone(), got });
             }
         }
@@ -120,9 +128,7 @@ impl Executor {
     }
 
     /// Finds the addresses of what comes from outside, and holds it.
-    fn bind(&mut self, inputs: &[Tensor]) {
-        // Held so that the addresses stay valid; a view that is not dense is copied.
-        self.operands.extend(inputs.iter().map(Tensor::contiguous));
+    fn bind(&mut self, inputs: &[View<'_>]) {
         for (i, (meta, same)) in self.plan.outputs.iter().enumerate() {
             if *same == i && self.outputs[i].own_memory().is_none() {
                 self.outputs[i] = empty(meta);
@@ -150,7 +156,15 @@ impl Executor {
         }
         for &(storage, home) in &self.bound {
             match home {
-                Home::Input(i) => self.memory[storage] = Memory(dense_address(&self.operands[i].view())),
+                Home::Input(i) if inputs[i].layout().is_contiguous() => {
+                    self.memory[storage] = Memory(dense_address(&inputs[i]));
+                }
+                Home::Input(i) => {
+                    // A view that is not dense is copied, and the copy held until the run ends.
+                    self.operands.push(dense_copy(&inputs[i]));
+                    let copy = self.operands.last().expect("just pushed");
+                    self.memory[storage] = Memory(address(&copy.view()));
+                }
                 Home::Output(i) => {
                     let memory = self.outputs[i].own_memory().expect("made so above");
                     self.memory[storage] = Memory(memory.address());
@@ -238,6 +252,10 @@ fn address(view: &View<'_>) -> *mut u8 {
 fn dense_address(view: &View<'_>) -> *mut u8 {
     let bytes = view.layout().offset() * view.dtype().size();
     view.address().cast_mut().wrapping_add(bytes)
+}
+
+fn dense_copy(x: &View<'_>) -> Tensor {
+    thalweg_core::with_dtype!(x.dtype(), T => Tensor::from_vec(x.iter::<T>().collect::<Vec<T>>(), x.shape()))
 }
 
 fn copy_bytes(from: &View<'_>, to: &mut Buffer) {

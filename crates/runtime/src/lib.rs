@@ -2,6 +2,7 @@
 //! it out as a flat list of steps over one arena, and an [`Executor`] replays it without allocating.
 
 mod arena;
+mod control;
 mod error;
 mod executor;
 mod jit;
@@ -9,6 +10,7 @@ mod plan;
 mod program;
 mod tree;
 
+pub use control::{cond, scan, while_loop};
 pub use error::RunError;
 pub use executor::Executor;
 pub use jit::{Jit, JitOptions, jit, jit_with};
