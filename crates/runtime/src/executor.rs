@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 
 use smallvec::SmallVec;
-use thalweg_core::{Buffer, DType, Layout, Span, SpanMut, View, ViewMut};
+use thalweg_core::{Buffer, DType, Layout, Shape, Span, SpanMut, View, ViewMut};
 use thalweg_tensor::param::{ParamRead, ParamWrite};
 use thalweg_tensor::{Meta, Param, Tensor};
 
@@ -98,20 +98,46 @@ impl Executor {
 
     /// [`Executor::run`] on views.
     pub fn run_on(&mut self, inputs: &[View<'_>]) -> Result<&[Tensor], RunError> {
+        self.begin(inputs)?;
+        let result = (0..self.plan.steps.len()).try_for_each(|i| self.step(i));
+        self.end();
+        result.map(|()| &self.outputs[..])
+    }
+
+    /// Checks and binds everything; steps may run until [`Executor::end`].
+    pub(crate) fn begin(&mut self, inputs: &[View<'_>]) -> Result<(), RunError> {
         self.check(inputs)?;
         self.bind(inputs);
-        let result = self.steps();
+        Ok(())
+    }
+
+    /// Lets go of what a run held.
+    pub(crate) fn end(&mut self) {
         self.read.clear();
         self.write.clear();
         self.operands.clear();
-        result?;
         for i in 0..self.outputs.len() {
             let same = self.plan.outputs[i].1;
             if same != i {
                 self.outputs[i] = self.outputs[same].clone();
             }
         }
-        Ok(&self.outputs)
+    }
+
+
+    /// The parameters.
+    pub(crate) fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// A copy of what step `i` wrote, result by result. Only between the step and the next.
+    pub(crate) fn written_by(&self, i: usize) -> Vec<Tensor> {
+        let step = &self.plan.steps[i];
+        let copy = |(storage, shape): &(usize, Shape)| {
+            let layout = Layout::contiguous(shape.clone());
+            dense_copy(&View::over(self.span(*storage), &layout))
+        };
+        step.outputs.iter().map(copy).collect()
     }
 
     fn check(&self, inputs: &[View<'_>]) -> Result<(), RunError> {
@@ -174,17 +200,16 @@ impl Executor {
         }
     }
 
-    fn steps(&mut self) -> Result<(), RunError> {
-        for step in &self.plan.steps {
-            self.step(step).map_err(|source| {
-                let at = step.nodes.iter().find_map(|&id| self.plan.graph.node(id).at);
-                RunError::Op { source, at }
-            })?;
-        }
-        Ok(())
+    /// Runs one step.
+    pub(crate) fn step(&self, i: usize) -> Result<(), RunError> {
+        let step = &self.plan.steps[i];
+        self.act(step).map_err(|source| {
+            let at = step.nodes.iter().find_map(|&id| self.plan.graph.node(id).at);
+            RunError::Op { source, at }
+        })
     }
 
-    fn step(&self, step: &Step) -> Result<(), thalweg_tensor::OpError> {
+    fn act(&self, step: &Step) -> Result<(), thalweg_tensor::OpError> {
         match &step.action {
             Action::Tiles(program) => {
                 let operands: SmallVec<[Memory; 8]> =
@@ -218,11 +243,14 @@ impl Executor {
     }
 
     fn view<'a>(&'a self, r: &'a Ref) -> View<'a> {
-        let storage = &self.plan.storages[r.storage];
-        let at = NonNull::new(self.memory[r.storage].0).expect("bound before the first step");
+        View::over(self.span(r.storage), &r.layout)
+    }
+
+    fn span(&self, storage: usize) -> Span<'_> {
+        let at = NonNull::new(self.memory[storage].0).expect("bound before the first step");
+        let storage = &self.plan.storages[storage];
         // SAFETY: see `Executor`: the storage is alive and, during this step, written by nobody.
-        let span = unsafe { Span::from_raw(at, storage.dtype, storage.len) };
-        View::over(span, &r.layout)
+        unsafe { Span::from_raw(at, storage.dtype, storage.len) }
     }
 
     fn result<'a>(&'a self, step: &'a Step) -> ViewMut<'a> {
