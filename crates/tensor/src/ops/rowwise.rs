@@ -2,10 +2,8 @@
 
 use thalweg_core::{Element, Shape, View, ViewMut, with_dtype};
 
-use crate::autodiff::vjp;
-use crate::error::{OpError, fail};
+use crate::error::OpError;
 use crate::meta::Meta;
-use crate::ops::primitive::{Grad, Vjp};
 use crate::tensor::Tensor;
 
 /// The elements in row-major order as f64.
@@ -43,17 +41,6 @@ pub(crate) fn eval_rows<const N: usize>(
 pub(crate) fn require_rows(op: &'static str, x: &Meta) -> Result<usize, OpError> {
     let none = || OpError::Rank { op, want: "at least 1", shape: Shape::scalar() };
     x.shape.last().copied().ok_or_else(none)
-}
-
-/// The gradient of an op by that of its body. For the derivatives of gradients, where being right is
-/// all that is asked. `keep` must have asked for every operand.
-pub(crate) fn grad_by_body(g: &Vjp<'_>, body: impl FnOnce(&[Tensor]) -> Tensor) -> Grad {
-    let x: Vec<Tensor> = (0..g.n_inputs()).map(|i| g.x(i).clone()).collect();
-    let (_, pull) = vjp(|x| vec![body(x)], &x);
-    match pull.call(std::slice::from_ref(g.dy())) {
-        Ok(grads) => Grad::Inputs(grads.into()),
-        Err(error) => fail(error),
-    }
 }
 
 /// Runs `f` with one axis as the last.
