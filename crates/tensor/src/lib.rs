@@ -22,6 +22,7 @@ mod scalar;
 mod shaping;
 mod tape;
 mod tensor;
+pub mod trace;
 
 pub use apply::apply;
 pub use args::{Axes, Dims, PerAxis};

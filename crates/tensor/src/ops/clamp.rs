@@ -14,7 +14,7 @@ use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 
 /// A value kept between two bounds. Operands: the value, the lower bound, the upper bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Clamp;
 
 impl Primitive for Clamp {

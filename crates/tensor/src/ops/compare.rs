@@ -12,7 +12,7 @@ use crate::ops::sample::{Draw, Sample, elementwise_shapes};
 use crate::tensor::Tensor;
 
 /// A relation between two numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Relation {
     /// a = b.
     Eq,
@@ -29,7 +29,7 @@ pub enum Relation {
 }
 
 /// Whether a relation holds, as `bool`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Compare {
     /// The relation.
     pub relation: Relation,

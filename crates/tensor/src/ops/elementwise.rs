@@ -92,7 +92,7 @@ pub trait Binary: Sized {
 macro_rules! unary_op {
     ($(#[$doc:meta])* $Name:ident) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub struct $Name;
 
         impl $crate::ops::Primitive for $Name {
@@ -136,7 +136,7 @@ macro_rules! unary_op {
 macro_rules! binary_op {
     ($(#[$doc:meta])* $Name:ident) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub struct $Name;
 
         impl $crate::ops::Primitive for $Name {

@@ -70,6 +70,17 @@ macro_rules! ops {
         pub const DOCS: &[(&str, &str, &str)] =
             &[$(($Name::NAME, stringify!($module), include_str!(concat!(stringify!($module), ".rs"))),)*];
 
+        impl Op {
+            /// An op by its name and its attributes as [`Op::attributes`] writes them. `None`: there
+            /// is no op of this name.
+            pub fn parse(name: &str, attributes: &str) -> Option<Result<Op, ron::error::SpannedError>> {
+                match name {
+                    $($Name::NAME => Some(ron::from_str::<$Name>(attributes).map(Op::$Name)),)*
+                    _ => None,
+                }
+            }
+        }
+
         macro_rules! delegate {
             ($op:expr, $bound:ident => $call:expr, $custom:ident => $otherwise:expr) => {
                 match $op { $(Op::$Name($bound) => $call,)* Op::Custom($custom) => $otherwise }
@@ -200,6 +211,7 @@ ops! {
     avg_pool::AvgPool,
     avg_pool_grad::AvgPoolGrad,
     // random numbers
+    next_key::NextKey,
     random::Random,
     random_gamma::RandomGamma,
     // composites with a kernel of their own
@@ -228,6 +240,14 @@ impl Op {
             P::NAME
         }
         delegate!(self, op => name_of(op), op => op.name())
+    }
+
+    /// The attributes as text: `(axis:0,keep:true)`, `()` where there are none.
+    pub fn attributes(&self) -> String {
+        fn text<P: Primitive>(op: &P) -> String {
+            ron::to_string(op).expect("attributes are numbers, names and lists of them")
+        }
+        delegate!(self, op => text(op), op => format!("({op:?})"))
     }
 
     /// Dtype and shape of the result.

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
 
+use serde::{Serialize, de::DeserializeOwned};
 use smallvec::SmallVec;
 use thalweg_core::{Layout, Shape, View, ViewMut};
 
@@ -14,7 +15,9 @@ use crate::tensor::Tensor;
 
 /// An op with one result. Its file holds this and nothing about it stands anywhere else, except
 /// its line in the list of [`crate::ops`].
-pub trait Primitive: Clone + PartialEq + Eq + Hash + Debug + Send + Sync + 'static {
+pub trait Primitive:
+    Clone + PartialEq + Eq + Hash + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
+{
     /// The name in messages, in the op page and in the text form of graphs.
     const NAME: &'static str;
 
@@ -213,7 +216,8 @@ impl Vjp<'_> {
 }
 
 /// A float attribute of an op, equal when its bits are.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
 pub struct Number(pub f64);
 
 impl PartialEq for Number {

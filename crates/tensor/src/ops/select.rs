@@ -14,7 +14,7 @@ use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 
 /// A choice per element. Operands: the condition, what it selects, what stands elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Select;
 
 impl Primitive for Select {
