@@ -276,6 +276,12 @@ impl<'a> Span<'a> {
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().cast::<T>(), self.len) }
     }
 
+    /// Where the elements lie.
+    #[inline]
+    pub fn address(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+
     /// The raw bytes.
     pub fn bytes(&self) -> &'a [u8] {
         // SAFETY: as in `as_slice`; numbers have no padding.
@@ -308,6 +314,12 @@ impl SpanMut<'_> {
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Where the elements lie, for whoever manages who may use them.
+    #[inline]
+    pub fn address(&self) -> *mut u8 {
+        self.ptr.as_ptr()
     }
 
     /// The elements. Panics when `T` is not the dtype.

@@ -115,6 +115,13 @@ impl DType {
     }
 }
 
+impl DType {
+    /// The dtype of this name, as [`DType::name`] gives it.
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|d| d.name() == name)
+    }
+}
+
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

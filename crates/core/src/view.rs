@@ -49,8 +49,8 @@ impl<'a> View<'a> {
     }
 
     /// Where the memory begins: the same for all views of one buffer.
-    pub fn address(&self) -> usize {
-        self.memory.bytes().as_ptr().addr()
+    pub fn address(&self) -> *const u8 {
+        self.memory.address()
     }
 
     /// All the memory under the view, to be read at the positions of its layout.

@@ -8,6 +8,7 @@ use thalweg_core::{Buffer, DType, View, ViewMut};
 
 use crate::error::{OpError, fail};
 use crate::meta::Meta;
+use crate::meter;
 use crate::ops::Op;
 use crate::tape::{self, History, Kept, Kind, Node};
 use crate::tensor::Tensor;
@@ -79,6 +80,10 @@ fn overwrite(
         Ok(mut buffer) => {
             let view = right.map(Tensor::view);
             if op.overwrite(view, &mut ViewMut::new(&mut buffer, &meta.shape)) {
+                match right {
+                    Some(right) => meter::count(&op, &[&meta, right.meta()], &meta),
+                    None => meter::count(&op, &[&meta], &meta),
+                }
                 return Ok(Tensor::dense(meta, buffer, None));
             }
             with_left(op, Tensor::dense(meta, buffer, None), right, at)
@@ -126,10 +131,15 @@ fn apply_op(op: Op, inputs: &[&Tensor], at: &'static Location<'static>) -> Resul
 /// Collecting into a list costs as much as inferring, so the usual arities go without.
 #[inline]
 fn infer(op: &Op, inputs: &[&Tensor]) -> Result<Meta, OpError> {
+    let with = |metas: &[&Meta]| {
+        let result = op.infer(metas)?;
+        meter::count(op, metas, &result);
+        Ok(result)
+    };
     match inputs {
-        [a] => op.infer(&[a.meta()]),
-        [a, b] => op.infer(&[a.meta(), b.meta()]),
-        _ => op.infer(&inputs.iter().map(|t| t.meta()).collect::<SmallVec<[&Meta; 8]>>()),
+        [a] => with(&[a.meta()]),
+        [a, b] => with(&[a.meta(), b.meta()]),
+        _ => with(&inputs.iter().map(|t| t.meta()).collect::<SmallVec<[&Meta; 8]>>()),
     }
 }
 
@@ -171,8 +181,7 @@ pub(crate) fn run_with_number(op: Op, x: &Tensor, number: &Tensor, side: Side) -
             |t: &Tensor| if t.shape() == x.shape() { t.clone() } else { number.spread_to(x.shape()) };
         return run(op, &[&spread(a), &spread(b)]);
     }
-    let result =
-        op.infer(&[x.meta(), x.meta()]).and_then(|meta| compute_views(&op, &[a.view(), b.view()], meta));
+    let result = infer(&op, &[x, x]).and_then(|meta| compute_views(&op, &[a.view(), b.view()], meta));
     match result {
         Ok(y) => y,
         Err(error) => fail(error),

@@ -1,6 +1,7 @@
 //! Named, mutable tensors: weights and other state that outlives one computation.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use parking_lot::lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard};
@@ -30,6 +31,7 @@ pub struct Param(Arc<Inner>);
 struct Inner {
     name: String,
     trainable: bool,
+    frozen: AtomicBool,
     value: Arc<RwLock<Tensor>>,
 }
 
@@ -38,13 +40,13 @@ impl Param {
     #[track_caller]
     pub fn new(name: impl Into<String>, value: Tensor) -> Self {
         let value = Arc::new(RwLock::new(leaf(&value)));
-        Self(Arc::new(Inner { name: name.into(), trainable: true, value }))
+        Self(Arc::new(Inner { name: name.into(), trainable: true, frozen: AtomicBool::new(false), value }))
     }
 
     /// State that is read and written but not trained, such as running statistics.
     pub fn state(name: impl Into<String>, value: Tensor) -> Self {
         let value = Arc::new(RwLock::new(value.stop_gradient()));
-        Self(Arc::new(Inner { name: name.into(), trainable: false, value }))
+        Self(Arc::new(Inner { name: name.into(), trainable: false, frozen: AtomicBool::new(false), value }))
     }
 
     /// The name it was given.
@@ -52,14 +54,35 @@ impl Param {
         &self.0.name
     }
 
-    /// Whether gradients flow into it.
+    /// Whether gradients flow into it: neither state nor frozen.
     pub fn is_trainable(&self) -> bool {
-        self.0.trainable
+        self.0.trainable && !self.is_frozen()
+    }
+
+    /// Whether it is state, made by [`Param::state`], which is never trained.
+    pub fn is_state(&self) -> bool {
+        !self.0.trainable
+    }
+
+    /// Whether [`Param::freeze`] has taken it out of training.
+    pub fn is_frozen(&self) -> bool {
+        self.0.frozen.load(Ordering::Relaxed)
+    }
+
+    /// Takes the parameter out of training, or brings it back: a frozen one is read as a constant.
+    pub fn freeze(&self, frozen: bool) {
+        self.0.frozen.store(frozen, Ordering::Relaxed);
+    }
+
+    /// A number that this parameter, with all its clones, shares with no other one alive.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
     }
 
     /// The present value, as a leaf when trainable.
     pub fn get(&self) -> Tensor {
-        trace::param_value(self).unwrap_or_else(|| self.ready())
+        let value = trace::param_value(self).unwrap_or_else(|| self.ready());
+        if self.is_frozen() { value.stop_gradient() } else { value }
     }
 
     /// Dtype and shape.
@@ -76,11 +99,6 @@ impl Param {
     #[track_caller]
     pub(crate) fn own(&self, value: &Tensor) -> Tensor {
         if self.0.trainable { leaf(value) } else { value.stop_gradient() }
-    }
-
-    /// Tells parameters apart.
-    pub(crate) fn address(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
     }
 
     /// Holds the value still for reading.

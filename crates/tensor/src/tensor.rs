@@ -186,7 +186,7 @@ impl Tensor {
 
     /// The memory, to be overwritten, if this handle is the only one and all of it is this tensor's
     /// own, in order.
-    pub(crate) fn own_memory(&mut self) -> Option<SpanMut<'_>> {
+    pub fn own_memory(&mut self) -> Option<SpanMut<'_>> {
         let inner = Arc::get_mut(&mut self.0)?;
         let Memory::Ready(buffer) = &mut inner.memory else { return None };
         let whole = inner.layout.is_contiguous() && buffer.len() == inner.meta.numel() && buffer.is_unique();

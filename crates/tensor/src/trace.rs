@@ -158,7 +158,7 @@ impl Trace {
     fn capture(&self, t: &Tensor, at: &'static Location<'static>) -> u32 {
         let mut building = self.lock();
         let Building { values, captured, region, .. } = &mut *building;
-        let same = captured.entry(t.view().address()).or_default();
+        let same = captured.entry(t.view().address().addr()).or_default();
         let known = same.iter().find(|&&v| match &values[v as usize].source {
             Source::Captured(c) => c.meta() == t.meta() && c.layout() == t.layout(),
             _ => false,
@@ -242,7 +242,7 @@ pub(crate) fn recomputing<R>(like: &[Tensor], f: impl FnOnce() -> R) -> R {
 impl Running {
     fn entry(&mut self, param: &Param) -> usize {
         let Self { trace, params, index } = self;
-        *index.entry(param.address()).or_insert_with(|| {
+        *index.entry(param.id()).or_insert_with(|| {
             let read = trace.push(Source::Param(param.clone()), param.meta(), Location::caller());
             let value = read.symbol().expect("just traced").value;
             params.push((param.clone(), param.own(&read), value, false));

@@ -1,6 +1,7 @@
 //! The one error type of user programs.
 
 use thalweg_formats::FormatError;
+use thalweg_nn::{Mismatch, NnError};
 use thalweg_tensor::OpError;
 use thiserror::Error;
 
@@ -14,6 +15,12 @@ pub enum Error {
     /// A file could not be read or written.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// Weights that are not those of the module.
+    #[error(transparent)]
+    Mismatch(#[from] Box<Mismatch>),
+    /// Anything else that a layer or an optimiser refused.
+    #[error(transparent)]
+    Nn(NnError),
     /// A path whose ending names no format we know.
     #[error("{path}: unknown ending (use .npy, .npz or .safetensors)")]
     Ending {
@@ -32,3 +39,14 @@ pub enum Error {
 
 /// The result of anything that touches files or checks operands.
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<NnError> for Error {
+    fn from(error: NnError) -> Self {
+        match error {
+            NnError::Op(e) => Error::Op(e),
+            NnError::Format(e) => Error::Format(e),
+            NnError::Mismatch(e) => Error::Mismatch(e),
+            other => Error::Nn(other),
+        }
+    }
+}

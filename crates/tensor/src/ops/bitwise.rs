@@ -71,6 +71,10 @@ impl Primitive for Bitwise {
         true
     }
 
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
     fn samples() -> Vec<Sample> {
         let mut samples = Vec::new();
         for gate in [Gate::And, Gate::Or, Gate::Xor] {

@@ -7,7 +7,7 @@ use crate::error::OpError;
 use crate::meta::{Meta, arity, require_same_dtype, require_same_shape};
 use crate::operand::{Operand, with_operand};
 use crate::ops::elementwise::{blocks, through};
-use crate::ops::primitive::{Grad, Keep, Primitive, Vjp};
+use crate::ops::primitive::{Grad, Keep, Primitive, Tile, Vjp};
 use crate::ops::sample::{Draw, Sample, elementwise_shapes};
 use crate::tensor::Tensor;
 
@@ -72,6 +72,24 @@ impl Primitive for Compare {
             _ => return false,
         }
         true
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
+    fn tile(&self) -> Option<Tile> {
+        fn as_number(holds: bool) -> f32 {
+            f32::from(u8::from(holds))
+        }
+        Some(Tile::Zip(match self.relation {
+            Relation::Eq => |a, b, y| zip(a, b, y, |a, b| as_number(a == b)),
+            Relation::Ne => |a, b, y| zip(a, b, y, |a, b| as_number(a != b)),
+            Relation::Lt => |a, b, y| zip(a, b, y, |a, b| as_number(a < b)),
+            Relation::Le => |a, b, y| zip(a, b, y, |a, b| as_number(a <= b)),
+            Relation::Gt => |a, b, y| zip(a, b, y, |a, b| as_number(a > b)),
+            Relation::Ge => |a, b, y| zip(a, b, y, |a, b| as_number(a >= b)),
+        }))
     }
 
     fn samples() -> Vec<Sample> {

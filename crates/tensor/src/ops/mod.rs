@@ -29,12 +29,12 @@ pub use fft::Direction;
 pub use max_pool::MaxPoolOptions;
 pub use placing::Combine;
 pub use pooling::PoolAxis;
-pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
+pub use primitive::{Cost, Grad, Keep, Number, Primitive, Tile, Vjp};
 pub use slice::Stride;
 pub(crate) use slice::python_slice;
 pub use triangle::Side;
 
-use thalweg_core::{Layout, Shape, View, ViewMut};
+use thalweg_core::{DType, Layout, Shape, View, ViewMut};
 
 use crate::error::OpError;
 use crate::meta::Meta;
@@ -273,6 +273,20 @@ impl Op {
     /// The fast kernel, if it covers this call.
     pub fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         delegate!(self, op => op.fast(x, y), _op => false)
+    }
+
+    /// Whether elements of the result depend on those in the same place only.
+    pub fn is_elementwise(&self) -> bool {
+        delegate!(self, op => op.is_elementwise(), _op => false)
+    }
+
+    /// The op on tiles of f32, where it has that form for these dtypes.
+    pub fn tile(&self, x: &[&Meta], y: &Meta) -> Option<Tile> {
+        let fits = |m: &Meta| matches!(m.dtype, DType::F32 | DType::Bool);
+        if !(fits(y) && x.iter().all(|m| fits(m))) {
+            return None;
+        }
+        delegate!(self, op => op.tile(), _op => None)
     }
 
     /// Whether `fast` takes a scalar for a constant operand.

@@ -41,6 +41,18 @@ pub trait Primitive:
         false
     }
 
+    /// Whether each element of the result depends on the elements of the operands in the same place,
+    /// and on nothing else.
+    fn is_elementwise(&self) -> bool {
+        false
+    }
+
+    /// An elementwise op on tiles of f32, with `bool` as 0 and 1: the same bits as `fast`. Fused
+    /// groups are made of these.
+    fn tile(&self) -> Option<Tile> {
+        None
+    }
+
     /// Whether `fast` takes a scalar for an operand that is one number everywhere, in f32 and f64.
     fn takes_numbers(&self) -> bool {
         false
@@ -75,6 +87,19 @@ pub trait Primitive:
 
     /// Calls on which every op is put through the same table of generated tests.
     fn samples() -> Vec<Sample>;
+}
+
+/// A function on tiles: straight pieces of f32 of equal length.
+#[derive(Clone, Copy)]
+pub enum Tile {
+    /// Of one operand.
+    Map(fn(&[f32], &mut [f32])),
+    /// Of one operand and a number that is an attribute of the op.
+    MapWith(fn(&[f32], f32, &mut [f32]), f32),
+    /// Of two operands.
+    Zip(fn(&[f32], &[f32], &mut [f32])),
+    /// Of three operands.
+    Zip3(fn(&[f32], &[f32], &[f32], &mut [f32])),
 }
 
 /// Floating-point work and bytes moved.
