@@ -10,9 +10,9 @@ use crate::error::OpError;
 use crate::meta::{Meta, require_same_dtype, require_same_shape};
 use crate::ops::layer_norm::infer_affine;
 use crate::ops::primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
-use crate::ops::rowwise::{eval_rows, widened};
+use crate::ops::rowwise::{eval_rows, fast_rows, widened};
 use crate::ops::sample::{Draw, Sample};
-use crate::ops::{LayerNorm, single};
+use crate::ops::{LayerNorm, Op};
 use crate::tensor::Tensor;
 
 /// x, dy, optionally weight → dx.
@@ -65,17 +65,13 @@ impl Primitive for LayerNormGrad {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        let cols = y.shape().last().copied().unwrap_or(1);
-        let operands: Option<Vec<single::Single<'_>>> = x.iter().map(|x| single::operand(*x)).collect();
-        let Some(x) = operands.filter(|x| !x[0].is_empty()) else { return false };
-        let n_rows = x[0].len() / cols;
-        let (mut mean, mut rstd) = (vec![0.0; n_rows], vec![0.0; n_rows]);
-        mean_and_variance(&x[0], cols, &mut mean, &mut rstd);
-        rstd.iter_mut().for_each(|v| *v = (1.0 / (f64::from(*v) + self.eps.0).sqrt()) as f32);
-        let weight = x.get(2).map(|w| &**w);
-        single::result(y, |dx| {
+        fast_rows(x, y, |x, cols, dx| {
+            let n_rows = x[0].len() / cols;
+            let (mut mean, mut rstd) = (vec![0.0; n_rows], vec![0.0; n_rows]);
+            mean_and_variance(&x[0], cols, &mut mean, &mut rstd);
+            rstd.iter_mut().for_each(|v| *v = (1.0 / (f64::from(*v) + self.eps.0).sqrt()) as f32);
             let grads = NormGrads { dx, d_weight: None, d_bias: None };
-            layer_norm_backward(&x[0], &x[1], cols, weight, &mean, &rstd, grads);
+            layer_norm_backward(&x[0], &x[1], cols, x.get(2).map(|w| &**w), &mean, &rstd, grads);
         })
     }
 
@@ -93,15 +89,23 @@ impl Primitive for LayerNormGrad {
     }
 
     fn samples() -> Vec<Sample> {
-        let op = LayerNormGrad { eps: Number(1e-2) };
-        vec![
-            Sample::new(op, [Draw::any([3, 5]), Draw::any([3, 5])]),
-            Sample::new(op, [Draw::any([2, 2, 4]), Draw::any([2, 2, 4]), Draw::any([4])]),
-            Sample::new(op, [Draw::any([2, 1]), Draw::any([2, 1]), Draw::any([1])]),
-            Sample::new(op, [Draw::any([0, 4]), Draw::any([0, 4]), Draw::any([4])]),
-            Sample::new(op, [Draw::any([2, 19]), Draw::any([2, 19]), Draw::any([19])]),
-        ]
+        grad_samples(LayerNormGrad { eps: Number(1e-2) })
     }
+}
+
+/// The calls that both norms' gradients are tried on: x, dy, perhaps weight.
+pub(crate) fn grad_samples(op: impl Into<Op> + Copy) -> Vec<Sample> {
+    let call = |shape: &[usize], weight: Option<usize>| {
+        let weight = weight.map(|cols| Draw::any([cols]));
+        Sample::new(op, [Draw::any(shape), Draw::any(shape)].into_iter().chain(weight))
+    };
+    vec![
+        call(&[3, 5], None),
+        call(&[2, 2, 4], Some(4)),
+        call(&[2, 1], Some(1)),
+        call(&[0, 4], Some(4)),
+        call(&[2, 19], Some(19)),
+    ]
 }
 
 /// What [`grad_of_grad`] reads.

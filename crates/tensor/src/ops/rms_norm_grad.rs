@@ -8,11 +8,11 @@ use thalweg_kernels::rows::reduce::sum_of_squares;
 use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::Meta;
-use crate::ops::layer_norm_grad::{KEEP, grad_of_grad, infer_grad, weighted};
+use crate::ops::RmsNorm;
+use crate::ops::layer_norm_grad::{KEEP, grad_of_grad, grad_samples, infer_grad, weighted};
 use crate::ops::primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
-use crate::ops::rowwise::{eval_rows, widened};
-use crate::ops::sample::{Draw, Sample};
-use crate::ops::{RmsNorm, single};
+use crate::ops::rowwise::{eval_rows, fast_rows, widened};
+use crate::ops::sample::Sample;
 use crate::tensor::Tensor;
 
 /// x, dy, optionally weight → dx.
@@ -52,17 +52,13 @@ impl Primitive for RmsNormGrad {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        let cols = y.shape().last().copied().unwrap_or(1);
-        let operands: Option<Vec<single::Single<'_>>> = x.iter().map(|x| single::operand(*x)).collect();
-        let Some(x) = operands.filter(|x| !x[0].is_empty()) else { return false };
-        let mut rstd = vec![0.0; x[0].len() / cols];
-        sum_of_squares(&x[0], cols, &mut rstd);
-        let from_sum = |s: f32| (1.0 / (f64::from(s) / cols as f64 + self.eps.0).sqrt()) as f32;
-        rstd.iter_mut().for_each(|v| *v = from_sum(*v));
-        let weight = x.get(2).map(|w| &**w);
-        single::result(y, |dx| {
+        fast_rows(x, y, |x, cols, dx| {
+            let mut rstd = vec![0.0; x[0].len() / cols];
+            sum_of_squares(&x[0], cols, &mut rstd);
+            let from_sum = |s: f32| (1.0 / (f64::from(s) / cols as f64 + self.eps.0).sqrt()) as f32;
+            rstd.iter_mut().for_each(|v| *v = from_sum(*v));
             let grads = NormGrads { dx, d_weight: None, d_bias: None };
-            rms_norm_backward(&x[0], &x[1], cols, weight, &rstd, grads);
+            rms_norm_backward(&x[0], &x[1], cols, x.get(2).map(|w| &**w), &rstd, grads);
         })
     }
 
@@ -79,13 +75,6 @@ impl Primitive for RmsNormGrad {
     }
 
     fn samples() -> Vec<Sample> {
-        let op = RmsNormGrad { eps: Number(1e-2) };
-        vec![
-            Sample::new(op, [Draw::any([3, 5]), Draw::any([3, 5])]),
-            Sample::new(op, [Draw::any([2, 2, 4]), Draw::any([2, 2, 4]), Draw::any([4])]),
-            Sample::new(op, [Draw::any([2, 1]), Draw::any([2, 1]), Draw::any([1])]),
-            Sample::new(op, [Draw::any([0, 4]), Draw::any([0, 4]), Draw::any([4])]),
-            Sample::new(op, [Draw::any([2, 19]), Draw::any([2, 19]), Draw::any([19])]),
-        ]
+        grad_samples(RmsNormGrad { eps: Number(1e-2) })
     }
 }
