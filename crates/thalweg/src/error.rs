@@ -20,7 +20,7 @@ pub enum Error {
     Mismatch(#[from] Box<Mismatch>),
     /// Anything else that a layer or an optimiser refused.
     #[error(transparent)]
-    Nn(NnError),
+    Nn(Box<NnError>),
     /// A path whose ending names no format we know.
     #[error("{path}: unknown ending (use .npy, .npz or .safetensors)")]
     Ending {
@@ -46,7 +46,7 @@ impl From<NnError> for Error {
             NnError::Op(e) => Error::Op(e),
             NnError::Format(e) => Error::Format(e),
             NnError::Mismatch(e) => Error::Mismatch(e),
-            other => Error::Nn(other),
+            other => Error::Nn(Box::new(other)),
         }
     }
 }
