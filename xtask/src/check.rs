@@ -19,7 +19,7 @@ const STEPS: &[Step] = &[
     ("clippy", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])),
     ("tests", || cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--quiet"])),
     ("doctests", || cargo(&["test", "--workspace", "--doc", "--quiet"])),
-    ("golden", || golden::run(&root().join("golden"), None)),
+    ("golden", || golden::run_all(&root().join("golden"), None)),
     ("examples", examples),
     ("rustdoc", rustdoc),
     ("memory", memory),

@@ -35,7 +35,7 @@ fn run() -> Result<()> {
         Some((&"check", [])) => check::run(),
         Some((&"golden", rest)) => {
             let dir = value(rest, "--dir").map_or_else(|| root().join("golden"), PathBuf::from);
-            golden::run(&dir, value(rest, "--only"))
+            golden::run_all(&dir, value(rest, "--only"))
         }
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"op-page", [])) => op_page::write(),

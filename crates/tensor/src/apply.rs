@@ -1,4 +1,4 @@
-//! Applying an op: the one place where it is decided how an op is run.
+//! Applying an op: the one place where it is decided how an op is run, now or as part of a trace.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use crate::meter;
 use crate::ops::Op;
 use crate::tape::{self, History, Kept, Kind, Node};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Runs an op on its operands, and records it when a gradient may be asked for later.
 ///
@@ -45,7 +46,9 @@ pub(crate) fn run_owned(op: impl Into<Op>, left: Tensor, right: Option<&Tensor>)
     let op = op.into();
     let at = Location::caller();
     let tracked = wanted(std::iter::once(&left).chain(right)).is_some();
-    let reusable = !tracked && (op.reuses() & 1) != 0 && right.is_none_or(|r| r.shape() == left.shape());
+    let traced = left.is_traced() || right.is_some_and(Tensor::is_traced);
+    let reusable =
+        !tracked && !traced && (op.reuses() & 1) != 0 && right.is_none_or(|r| r.shape() == left.shape());
     let result = if reusable {
         overwrite(op, left, right, at)
     } else {
@@ -103,6 +106,14 @@ fn with_left(
 
 fn apply_op(op: Op, inputs: &[&Tensor], at: &'static Location<'static>) -> Result<Tensor, OpError> {
     let meta = infer(&op, inputs)?;
+    let wanted = wanted(inputs.iter().copied());
+    if inputs.iter().any(|t| t.is_traced()) {
+        let value = trace::note(op.clone(), inputs, meta, at)?;
+        return match wanted {
+            Some(level) if value.dtype().is_float() => Ok(record(op, inputs, value, level, at)),
+            _ => Ok(value),
+        };
+    }
     let viewed = match inputs {
         [x] => op.view(x.layout(), &meta.shape).map(|layout| x.with_layout(layout, None)),
         _ => None,
@@ -111,7 +122,7 @@ fn apply_op(op: Op, inputs: &[&Tensor], at: &'static Location<'static>) -> Resul
         Some(value) => value,
         None => compute(&op, inputs, meta)?,
     };
-    match wanted(inputs.iter().copied()) {
+    match wanted {
         Some(level) if value.dtype().is_float() => Ok(record(op, inputs, value, level, at)),
         _ => Ok(value),
     }
@@ -165,7 +176,7 @@ pub(crate) fn run_with_number(op: Op, x: &Tensor, number: &Tensor, side: Side) -
         Side::Left => (number, x),
         Side::Right => (x, number),
     };
-    if !direct || wanted(std::iter::once(x)).is_some() {
+    if !direct || x.is_traced() || wanted(std::iter::once(x)).is_some() {
         let spread =
             |t: &Tensor| if t.shape() == x.shape() { t.clone() } else { number.spread_to(x.shape()) };
         return run(op, &[&spread(a), &spread(b)]);

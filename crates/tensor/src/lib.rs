@@ -16,13 +16,14 @@ mod meta;
 mod meter;
 mod operand;
 pub mod ops;
-mod param;
+pub mod param;
 mod print;
 mod rng;
 mod scalar;
 mod shaping;
 mod tape;
 mod tensor;
+pub mod trace;
 
 pub use apply::apply;
 pub use args::{Axes, Dims, PerAxis};
