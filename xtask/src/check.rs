@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{golden, op_page, root, tidy};
+use crate::{golden, op_page, programs, root, tidy};
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -20,6 +20,7 @@ const STEPS: &[Step] = &[
     ("tests", || cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--quiet"])),
     ("doctests", || cargo(&["test", "--workspace", "--doc", "--quiet"])),
     ("golden", || golden::run_all(&root().join("golden"), None)),
+    ("programs", || programs::run(0, Some(10_000))),
     ("examples", examples),
     ("rustdoc", rustdoc),
     ("memory", memory),

@@ -81,6 +81,7 @@ struct Compiled<A, R> {
 
 impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
     /// Calls the function. Inside another traced function its body is traced with that one.
+    #[track_caller]
     pub fn call(&mut self, args: A) -> Result<R, RunError> {
         if trace::is_recording() {
             return Ok((self.f)(args));
@@ -89,7 +90,10 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
             Some(c) if c.args.fits(&args) => Some(self.last),
             _ => self.compiled.iter().position(|c| c.args.fits(&args)),
         };
-        self.last = known.unwrap_or_else(|| self.compile(&args));
+        self.last = match known {
+            Some(known) => known,
+            None => self.compile(&args),
+        };
         args.visit(&mut |t| self.gathered.push(t.clone()));
         drop(args);
         let compiled = &mut self.compiled[self.last];
@@ -116,11 +120,12 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         text
     }
 
+    #[track_caller]
     fn compile(&mut self, args: &A) -> usize {
-        let metas = metas(args);
+        let metas = tensors(args);
         self.log.push(match self.compiled.last() {
             None => format!("first call: {}", list(&metas)),
-            Some(before) => difference(&metas_of(&before.args), &metas),
+            Some(before) => difference(&tensors(&before.args), &metas),
         });
         let mut results = None;
         let traced = Traced::record(&metas, |inputs| {
@@ -146,14 +151,11 @@ fn placeholder(t: &Tensor) -> Tensor {
     Tensor::scalar(0).to_dtype(t.dtype()).broadcast_to(t.shape())
 }
 
-fn metas<A: Tree>(args: &A) -> Vec<Meta> {
+/// Dtypes and shapes of all tensors.
+fn tensors<A: Tree>(args: &A) -> Vec<Meta> {
     let mut metas = Vec::new();
     args.visit(&mut |t| metas.push(t.meta().clone()));
     metas
-}
-
-fn metas_of<A: Tree>(args: &A) -> Vec<Meta> {
-    metas(args)
 }
 
 fn list(metas: &[Meta]) -> String {

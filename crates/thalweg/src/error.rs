@@ -12,6 +12,9 @@ pub enum Error {
     /// An op refused its operands.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// A compiled function failed.
+    #[error(transparent)]
+    Run(#[from] thalweg_runtime::RunError),
     /// A file could not be read or written.
     #[error(transparent)]
     Format(#[from] FormatError),
