@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use thalweg_tensor::{Leaf, Param, Rng, Tensor};
+use thalweg_tensor::{Leaf, Param, Rng, Switch, Tensor};
 
 use crate::summary::{Summary, summarize};
 
@@ -80,12 +79,12 @@ pub trait Module {
         self.params().iter().map(|p| p.param.get().numel()).sum()
     }
 
-    /// Switches dropout and batch statistics on (as a new module has them) or off. A compiled step
-    /// keeps the mode that it was traced in.
+    /// Switches dropout and batch statistics on (as a new module has them) or off. A compiled function
+    /// is compiled once for each mode.
     fn train(&self, on: bool) {
         self.visit(&mut Visitor::new(&mut |_, part| {
             if let Part::Mode(mode) = part {
-                mode.0.store(on, Ordering::Relaxed);
+                mode.0.turn(on);
             }
         }));
     }
@@ -228,18 +227,18 @@ impl<'a> Visitor<'a> {
 
 /// Whether a layer is being trained. New ones are.
 #[derive(Debug)]
-pub struct Mode(AtomicBool);
+pub struct Mode(Switch);
 
 impl Mode {
     /// Whether it is being trained.
     pub fn is_training(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_on()
     }
 }
 
 impl Default for Mode {
     fn default() -> Self {
-        Self(AtomicBool::new(true))
+        Self(Switch::new(true))
     }
 }
 

@@ -191,3 +191,31 @@ fn accumulating_and_averaging_compile_too() {
     };
     close("accumulated", &run(false), &run(true));
 }
+
+#[test]
+fn a_compiled_function_follows_modes_and_freezing() {
+    let net = (Dropout::new(0.5, &mut Rng::seed(0)), Linear::new(16, 1, &mut Rng::seed(1)));
+    let mut opt = Sgd::new(0.1);
+    let mut run = jit(|x: Tensor| {
+        let y = net.1.forward(&net.0.forward(&x));
+        opt.step(&net, &y.sum(()));
+        net.0.forward(&x)
+    });
+    let x = Tensor::ones([16], DType::F32);
+    let mut call = || run.call(x.clone()).unwrap().to_vec::<f32>();
+    let weights = || state(&net).iter().map(|t| t.to_vec::<f32>()).collect::<Vec<_>>();
+    assert!(call().contains(&0.0));
+    net.eval();
+    assert_eq!(call(), [1.0; 16]);
+    net.1.bias.as_ref().unwrap().freeze(true);
+    let before = weights();
+    assert_eq!(call(), [1.0; 16]);
+    let after = weights();
+    assert_ne!(before[0], after[0]);
+    assert_eq!(before[1], after[1], "frozen");
+    net.train(true);
+    net.unfreeze();
+    assert!(call().contains(&0.0));
+    assert_ne!(after[1], weights()[1]);
+    assert!(run.explain().starts_with("compiled 3 times"), "{}", run.explain());
+}
