@@ -205,3 +205,68 @@ fn both(a: &Tensor, b: &Tensor) -> Tensor {
     let shape = a.shape().broadcast(b.shape()).unwrap_or_else(|e| panic!("attention: masks do not fit: {e}"));
     a.broadcast_to(&shape).logical_and(&b.broadcast_to(&shape))
 }
+
+#[cfg(test)]
+mod tests {
+    use thalweg_core::DType;
+    use thalweg_tensor::{Rng, Tensor};
+
+    use super::{AttentionConfig, AttentionMask, MultiHeadAttention, joined};
+    use crate::Module;
+
+    fn layer(dropout: f64) -> MultiHeadAttention {
+        MultiHeadAttention::new(AttentionConfig { dropout, ..AttentionConfig::new(8, 2) }, &mut Rng::seed(3))
+    }
+
+    fn close(a: &Tensor, b: &Tensor) {
+        let error = (a - b).abs().amax(()).item::<f32>();
+        assert!(error < 1e-5, "{error}");
+    }
+
+    #[test]
+    fn the_last_query_stands_at_the_last_key() {
+        let mask = joined(AttentionMask::causal(), 2, 4, DType::F32).unwrap();
+        assert_eq!(mask.to_array::<[[bool; 4]; 2]>(), [[true, true, true, false], [true; 4]]);
+    }
+
+    #[test]
+    fn masks_of_both_kinds_say_the_same() {
+        let x = Rng::seed(1).normal([2, 3, 8], 0.0, 1.0);
+        let layer = layer(0.0);
+        let allowed = Tensor::from([[true, false, true], [true, true, false], [false, true, true]]);
+        let numbers = allowed.where_(&Tensor::scalar(0.0), &Tensor::scalar(-1e30));
+        let padding = Tensor::from([[true, true, true], [true, true, false]]);
+        for padding in [None, Some(&padding)] {
+            for causal in [false, true] {
+                let with = |scores: &Tensor| {
+                    layer.attend(&x, &x, AttentionMask { causal, padding, scores: Some(scores) })
+                };
+                // The third query of a causal mask may look at the second key, which is never padding here.
+                close(&with(&allowed).narrow(1, 0, 2), &with(&numbers).narrow(1, 0, 2));
+            }
+        }
+    }
+
+    #[test]
+    fn padding_changes_nothing_for_the_tokens_before_it() {
+        let x = Rng::seed(1).normal([1, 5, 8], 0.0, 1.0);
+        let padding = Tensor::from([[true, true, true, false, false]]);
+        let layer = layer(0.0);
+        let padded = layer.attend(&x, &x, AttentionMask { padding: Some(&padding), ..Default::default() });
+        let short = x.narrow(1, 0, 3);
+        close(&padded.narrow(1, 0, 3), &layer.attend(&short, &short, AttentionMask::default()));
+    }
+
+    #[test]
+    fn dropped_attention_keeps_its_mean_and_stops_in_use() {
+        let (noisy, plain) = (layer(0.4), layer(0.0));
+        plain.state().iter().zip(noisy.state()).for_each(|(a, b)| b.param.set(a.param.get()));
+        let x = Rng::seed(1).normal([1, 4, 8], 0.0, 0.5);
+        let run = |layer: &MultiHeadAttention| layer.attend(&x, &x, AttentionMask::causal());
+        let mean = (0..2000).map(|_| run(&noisy)).reduce(|a, b| a + b).unwrap() / 2000.0;
+        let error = (mean - run(&plain)).abs().amax(()).item::<f32>();
+        assert!(error < 0.05, "{error}");
+        noisy.eval();
+        close(&run(&noisy), &run(&plain));
+    }
+}
