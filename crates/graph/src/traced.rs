@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 use thalweg_tensor::trace::{self, Source};
-use thalweg_tensor::{Meta, Param, Tensor};
+use thalweg_tensor::{Meta, Param, Switch, Tensor};
 
 use crate::graph::{Graph, Kind, Node, NodeId};
 use crate::literal::{Literal, is_uniform};
@@ -16,6 +16,8 @@ pub struct Traced {
     pub params: Vec<Param>,
     /// The captured tensors, by position.
     pub captured: Vec<Tensor>,
+    /// The switches that it looked at, and how they stood.
+    pub switches: Vec<(Switch, bool)>,
 }
 
 /// A function of its operands alone; see [`Traced::close`].
@@ -76,7 +78,7 @@ impl Traced {
         let written = recording.params.iter().enumerate().filter_map(|(i, p)| Some((i, NodeId(p.write?))));
         graph.writes = written.collect();
         debug_assert!(recording.params.iter().zip(&params).all(|(u, p)| u.param.name() == p.name()));
-        Traced { graph, params, captured }
+        Traced { graph, params, captured, switches: recording.switches }
     }
 
     /// The same function with everything it found around it as further operands: first the captured

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use thalweg_graph::{Traced, passes};
-use thalweg_tensor::{Meta, Tensor, trace};
+use thalweg_tensor::{Meta, Switch, Tensor, trace};
 
 use crate::debug::{Debugger, Finding};
 use crate::error::RunError;
@@ -13,7 +13,7 @@ use crate::profile::Profile;
 use crate::tree::Tree;
 
 /// Compiles a function: it is run once on traced tensors for each kind of argument (structure, dtypes,
-/// shapes), and replayed from then on. The numbers are the same as without `jit`.
+/// shapes) and each state of the [`Switch`]es that it looks at, and replayed from then on. The numbers are the same as without `jit`.
 ///
 /// Parameters that the function reads are read anew by each call, those it sets are updated in place.
 /// Tensors that it captures are bound as they are. Code of the function that is no tensor code runs
@@ -78,7 +78,16 @@ struct Compiled<A, R> {
     args: A,
     /// The results, with placeholders for tensors.
     results: R,
+    /// How the switches stood that the function looked at.
+    switches: Vec<(Switch, bool)>,
     executor: Executor,
+}
+
+impl<A: Tree, R> Compiled<A, R> {
+    /// Whether the function would do the same with these arguments now.
+    fn fits(&self, args: &A) -> bool {
+        self.args.fits(args) && self.switches.iter().all(|(switch, on)| switch.is_on() == *on)
+    }
 }
 
 impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
@@ -100,8 +109,8 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
     #[track_caller]
     fn prepare(&mut self, args: A) {
         let known = match self.compiled.get(self.last) {
-            Some(c) if c.args.fits(&args) => Some(self.last),
-            _ => self.compiled.iter().position(|c| c.args.fits(&args)),
+            Some(c) if c.fits(&args) => Some(self.last),
+            _ => self.compiled.iter().position(|c| c.fits(&args)),
         };
         self.last = match known {
             Some(known) => known,
@@ -155,6 +164,7 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         let metas = tensors(args);
         self.log.push(match self.compiled.last() {
             None => format!("first call: {}", list(&metas)),
+            Some(before) if before.args.fits(args) => "a layer's mode, or what is frozen, changed".to_owned(),
             Some(before) => difference(&tensors(&before.args), &metas),
         });
         let mut results = None;
@@ -171,7 +181,8 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         let plan = Plan::new(&graph, &traced.captured);
         let executor = Executor::new(plan, traced.params, traced.captured);
         let results = results.expect("the function was traced");
-        self.compiled.push(Compiled { args: args.map(&mut placeholder), results, executor });
+        let (args, switches) = (args.map(&mut placeholder), traced.switches);
+        self.compiled.push(Compiled { args, results, switches, executor });
         self.compiled.len() - 1
     }
 }

@@ -16,6 +16,7 @@ use crate::error::OpError;
 use crate::meta::Meta;
 use crate::ops::Op;
 use crate::param::Param;
+use crate::switch::Switch;
 use crate::tensor::Tensor;
 
 /// What a traced value is.
@@ -65,6 +66,8 @@ pub struct Recording {
     pub params: Vec<ParamUse>,
     /// The results.
     pub outputs: Vec<u32>,
+    /// The switches that the function looked at, and how they stood.
+    pub switches: Vec<(Switch, bool)>,
 }
 
 /// A value under way: what a traced tensor holds instead of memory.
@@ -90,6 +93,7 @@ struct Running {
     trace: Arc<Trace>,
     params: Vec<(Param, Tensor, u32, bool)>,
     index: HashMap<usize, usize>,
+    switches: Vec<(Switch, bool)>,
 }
 
 thread_local! {
@@ -115,7 +119,7 @@ pub fn record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Reco
     let guard = Guard::enter(&trace);
     let outputs = f(&inputs);
     let outputs = outputs.iter().map(|y| trace.value_of(y, at)).collect();
-    let params = guard.leave();
+    let (params, switches) = guard.leave();
     let params = params.into_iter().map(|(param, value, read, written)| ParamUse {
         param,
         read,
@@ -123,7 +127,7 @@ pub fn record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Reco
     });
     let params = params.collect();
     let values = std::mem::take(&mut trace.lock().values);
-    Recording { values, params, outputs }
+    Recording { values, params, outputs, switches }
 }
 
 /// Whether code on this thread is being traced.
@@ -269,7 +273,7 @@ pub(crate) fn recomputing<R>(like: &[Tensor], f: impl FnOnce() -> R) -> R {
 
 impl Running {
     fn entry(&mut self, param: &Param) -> usize {
-        let Self { trace, params, index } = self;
+        let Self { trace, params, index, .. } = self;
         *index.entry(param.id()).or_insert_with(|| {
             let read = trace.push(Source::Param(param.clone()), param.meta(), Location::caller());
             let value = read.symbol().expect("just traced").value;
@@ -280,20 +284,39 @@ impl Running {
 }
 
 /// Marks a trace as running; also a panic ends it.
+/// Notes that the function under way depends on a switch.
+#[inline]
+pub(crate) fn looked_at(switch: &Switch, on: bool) {
+    if IS_RUNNING.get() {
+        RUNNING.with_borrow_mut(|r| {
+            // Those around the innermost depend on it too.
+            for running in r.iter_mut().filter(|r| !r.switches.iter().any(|(s, _)| s.is(switch))) {
+                running.switches.push((switch.clone(), on));
+            }
+        });
+    }
+}
+
 struct Guard;
 
 impl Guard {
     fn enter(trace: &Arc<Trace>) -> Self {
-        let running = Running { trace: Arc::clone(trace), params: Vec::new(), index: HashMap::new() };
+        let running = Running {
+            trace: Arc::clone(trace),
+            params: Vec::new(),
+            index: HashMap::new(),
+            switches: Vec::new(),
+        };
         RUNNING.with_borrow_mut(|r| r.push(running));
         IS_RUNNING.set(true);
         Guard
     }
 
-    fn leave(self) -> Vec<(Param, Tensor, u32, bool)> {
+    #[allow(clippy::type_complexity)] // the fields of `Running`, once it is over
+    fn leave(self) -> (Vec<(Param, Tensor, u32, bool)>, Vec<(Switch, bool)>) {
         let running = Self::pop();
         std::mem::forget(self);
-        running.map(|r| r.params).unwrap_or_default()
+        running.map(|r| (r.params, r.switches)).unwrap_or_default()
     }
 
     fn pop() -> Option<Running> {

@@ -23,7 +23,7 @@ pub enum Error {
     Mismatch(#[from] Box<Mismatch>),
     /// Anything else that a layer or an optimiser refused.
     #[error(transparent)]
-    Nn(NnError),
+    Nn(Box<NnError>),
     /// A path whose ending names no format we know.
     #[error("{path}: unknown ending (use .npy, .npz or .safetensors)")]
     Ending {
@@ -49,7 +49,7 @@ impl From<NnError> for Error {
             NnError::Op(e) => Error::Op(e),
             NnError::Format(e) => Error::Format(e),
             NnError::Mismatch(e) => Error::Mismatch(e),
-            other => Error::Nn(other),
+            other => Error::Nn(Box::new(other)),
         }
     }
 }
