@@ -33,7 +33,7 @@ pub enum GraphError {
         /// The node's number.
         node: usize,
         /// Why.
-        source: OpError,
+        source: Box<OpError>,
     },
     /// A node whose dtype and shape are not those of its op.
     #[error("node {node} ({what}) says {says}, its op gives {gives}")]
@@ -43,9 +43,9 @@ pub enum GraphError {
         /// Its op.
         what: String,
         /// What stands in the graph.
-        says: Meta,
+        says: Box<Meta>,
         /// What the op infers.
-        gives: Meta,
+        gives: Box<Meta>,
     },
     /// A leaf whose position nothing is bound to, or that occurs twice.
     #[error("node {node}: {what}")]

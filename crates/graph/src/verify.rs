@@ -31,9 +31,11 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
         }
         if let Kind::Op(op) = &node.kind {
             let inputs: Vec<_> = node.inputs.iter().map(|&id| &graph.node(id).meta).collect();
-            let gives = op.infer(&inputs).map_err(|source| GraphError::Op { node: i, source })?;
+            let gives =
+                op.infer(&inputs).map_err(|source| GraphError::Op { node: i, source: Box::new(source) })?;
             if gives != node.meta {
-                return Err(GraphError::Meta { node: i, what: what(), says: node.meta.clone(), gives });
+                let says = Box::new(node.meta.clone());
+                return Err(GraphError::Meta { node: i, what: what(), says, gives: Box::new(gives) });
             }
         }
     }

@@ -2,6 +2,7 @@
 //! it out as a flat list of steps over one arena, and an [`Executor`] replays it without allocating.
 
 mod arena;
+mod concurrent;
 mod control;
 mod debug;
 mod error;
