@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use thalweg_graph::{Traced, passes};
 use thalweg_tensor::{Meta, Switch, Tensor, trace};
 
+use crate::debug::{Debugger, Finding};
 use crate::error::RunError;
 use crate::executor::Executor;
 use crate::plan::Plan;
+use crate::profile::Profile;
 use crate::tree::Tree;
 
 /// Compiles a function: it is run once on traced tensors for each kind of argument (structure, dtypes,
@@ -95,6 +97,17 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         if trace::is_recording() {
             return Ok((self.f)(args));
         }
+        self.prepare(args);
+        let compiled = &mut self.compiled[self.last];
+        let outputs = compiled.executor.run(&self.gathered);
+        self.gathered.clear();
+        let mut outputs = outputs?.iter();
+        Ok(compiled.results.map(&mut |_| outputs.next().expect("one output per result").clone()))
+    }
+
+    /// Finds or makes the plan for these arguments and gathers their tensors.
+    #[track_caller]
+    fn prepare(&mut self, args: A) {
         let known = match self.compiled.get(self.last) {
             Some(c) if c.fits(&args) => Some(self.last),
             _ => self.compiled.iter().position(|c| c.fits(&args)),
@@ -104,12 +117,29 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
             None => self.compile(&args),
         };
         args.visit(&mut |t| self.gathered.push(t.clone()));
-        drop(args);
-        let compiled = &mut self.compiled[self.last];
-        let outputs = compiled.executor.run(&self.gathered);
-        self.gathered.clear();
-        let mut outputs = outputs?.iter();
-        Ok(compiled.results.map(&mut |_| outputs.next().expect("one output per result").clone()))
+    }
+
+    /// A run of the function that goes step by step; parameters are as before when it ends.
+    #[track_caller]
+    pub fn debug(&mut self, args: A) -> Result<Debugger<'_>, RunError> {
+        self.prepare(args);
+        let inputs = std::mem::take(&mut self.gathered);
+        Debugger::new(&mut self.compiled[self.last].executor, inputs)
+    }
+
+    /// The first step whose values differ from eager execution by more than `rtol` of their largest
+    /// magnitude. Parameters are not changed.
+    #[track_caller]
+    pub fn verify(&mut self, args: A, rtol: f64) -> Result<Option<Finding>, RunError> {
+        self.debug(args)?.verify(rtol)
+    }
+
+    /// Times every step over some runs. The function really runs: parameters change.
+    #[track_caller]
+    pub fn profile(&mut self, args: A, n_runs: usize) -> Result<Profile, RunError> {
+        self.prepare(args);
+        let inputs = std::mem::take(&mut self.gathered);
+        Profile::measure(&mut self.compiled[self.last].executor, &inputs, n_runs)
     }
 
     /// The plan of the last call.
