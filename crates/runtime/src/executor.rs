@@ -124,7 +124,6 @@ impl Executor {
         }
     }
 
-
     /// The parameters.
     pub(crate) fn params(&self) -> &[Param] {
         &self.params
