@@ -13,22 +13,29 @@ const WORTH_A_TASK: Range<f64> = 3e3..150e3;
 /// Nanoseconds of a batch that outweigh waking a thread.
 const WORTH_A_FORK: f64 = 20e3;
 const MAX_BATCH: usize = 16;
+/// How far ahead to look for steps to bring forward.
+pub(crate) const HORIZON: usize = 24;
+/// Bytes of values that get places of their own for that long.
+pub(crate) const SMALL: usize = 64 << 10;
 
-/// The steps in order, cut into batches.
-pub(crate) fn batches(plan: &Plan) -> Vec<Range<usize>> {
-    let time: Vec<f64> = plan.steps.iter().map(|s| estimate(plan, s)).collect();
+/// Cuts the steps into batches. A step further on is brought forward if it touches nothing of what it
+/// passes.
+pub(crate) fn batches(plan: &mut Plan) -> Vec<Range<usize>> {
+    let mut time: Vec<f64> = plan.steps.iter().map(|s| estimate(plan, s)).collect();
     let mut batches = Vec::new();
     let mut start = 0;
     while start < plan.steps.len() {
         let mut end = start + 1;
-        let fits = |i: usize| WORTH_A_TASK.contains(&time[i]);
-        while end < plan.steps.len()
-            && end - start < MAX_BATCH
-            && fits(start)
-            && fits(end)
-            && (start..end).all(|i| !conflict(plan, &plan.steps[i], &plan.steps[end]))
-        {
-            end += 1;
+        let fits = |t: f64| WORTH_A_TASK.contains(&t);
+        let horizon = if fits(time[start]) { (start + HORIZON).min(plan.steps.len()) } else { end };
+        for next in start + 1..horizon {
+            let free =
+                |plan: &Plan| (start..next).all(|i| !conflict(plan, &plan.steps[i], &plan.steps[next]));
+            if end - start < MAX_BATCH && fits(time[next]) && free(plan) {
+                plan.steps[end..=next].rotate_right(1);
+                time[end..=next].rotate_right(1);
+                end += 1;
+            }
         }
         if time[start..end].iter().sum::<f64>() < WORTH_A_FORK {
             end = start + 1;
@@ -47,12 +54,11 @@ fn estimate(plan: &Plan, step: &Step) -> f64 {
 
 /// Whether one writes what the other reads or writes.
 fn conflict(plan: &Plan, a: &Step, b: &Step) -> bool {
-    let written = |s: &Step| s.outputs.iter().map(|o| o.0).collect::<Vec<_>>();
-    let touched = |s: &Step| {
-        s.inputs.iter().map(|r| r.storage).chain(s.outputs.iter().map(|o| o.0)).collect::<Vec<_>>()
+    let writes_into = |a: &Step, b: &Step| {
+        let mut touched = b.inputs.iter().map(|r| r.storage).chain(b.outputs.iter().map(|o| o.0));
+        touched.any(|y| a.outputs.iter().any(|x| overlap(plan, x.0, y)))
     };
-    let meet = |x: &[usize], y: &[usize]| x.iter().any(|&x| y.iter().any(|&y| overlap(plan, x, y)));
-    meet(&written(a), &touched(b)) || meet(&touched(a), &written(b))
+    writes_into(a, b) || writes_into(b, a)
 }
 
 fn overlap(plan: &Plan, a: usize, b: usize) -> bool {

@@ -108,7 +108,7 @@ impl Plan {
             planner.unit(&unit);
         }
         let mut plan = planner.finish();
-        plan.batches = concurrent::batches(&plan);
+        plan.batches = concurrent::batches(&mut plan);
         plan
     }
 
@@ -636,7 +636,11 @@ impl<'a> Planner<'a> {
         let lifetime = |&s: &usize| {
             let born = self.born[s].expect("steps write what lies in the arena");
             let bytes = self.storages[s].len * self.storages[s].dtype.size();
-            Lifetime { bytes, steps: born..=last[s].unwrap_or(born).max(born) }
+            let last = last[s].unwrap_or(born).max(born);
+            // A small value stays a little longer than it must, or neighbours that could run at the
+            // same time would fight for its place.
+            let slack = if bytes <= concurrent::SMALL { concurrent::HORIZON } else { 0 };
+            Lifetime { bytes, steps: born..=last + slack }
         };
         let (offsets, size) = arena::place(&ids.iter().map(lifetime).collect::<Vec<_>>());
         for (&s, offset) in ids.iter().zip(offsets) {

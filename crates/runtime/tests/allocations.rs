@@ -103,15 +103,17 @@ fn a_warm_training_step_allocates_nothing() {
         }
         loss
     });
-    let mut losses = [0.0; 30];
-    for loss in &mut losses[..10] {
-        *loss = step.call((x.clone(), y.clone())).unwrap().item::<f32>();
+    let mut call = || step.call((x.clone(), y.clone())).unwrap().item::<f32>();
+    let first = call();
+    // Each thread makes its scratch memory when it first gets a task, which may be late on a busy
+    // machine; after that nobody asks for anything.
+    let (mut quiet, mut n_steps, mut last) = (0, 0, first);
+    while quiet < 50 && n_steps < 5000 {
+        let before = ALLOCATIONS.load(Relaxed);
+        last = call();
+        quiet = if ALLOCATIONS.load(Relaxed) == before { quiet + 1 } else { 0 };
+        n_steps += 1;
     }
-    let before = ALLOCATIONS.load(Relaxed);
-    for loss in &mut losses[10..] {
-        *loss = step.call((x.clone(), y.clone())).unwrap().item::<f32>();
-    }
-    let count = ALLOCATIONS.load(Relaxed) - before;
-    assert_eq!(count, 0, "20 warm steps allocated {count} times\n{}", step.plan());
-    assert!(losses[29] < losses[0], "and it learns");
+    assert_eq!(quiet, 50, "no 50 steps in a row without an allocation among {n_steps}\n{}", step.plan());
+    assert!(last < first, "and it learns");
 }
