@@ -1,5 +1,6 @@
 //! The one error type of user programs.
 
+use thalweg_data::DataError;
 use thalweg_formats::FormatError;
 use thalweg_tensor::OpError;
 use thiserror::Error;
@@ -14,6 +15,9 @@ pub enum Error {
     /// A file could not be read or written.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// Data could not be had.
+    #[error(transparent)]
+    Data(#[from] DataError),
     /// A path whose ending names no format we know.
     #[error("{path}: unknown ending (use .npy, .npz or .safetensors)")]
     Ending {

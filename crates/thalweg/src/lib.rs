@@ -18,6 +18,8 @@ mod files;
 pub use error::{Error, Result};
 pub use files::{load, load_npy, save, save_npy};
 
+pub use thalweg_data as data;
+
 pub use thalweg_core::dtype::{bf16, f16};
 pub use thalweg_core::{
     Buffer, DType, Element, Layout, PoolStats, Shape, View, ViewMut, pool_stats, trim_pool,
@@ -29,6 +31,7 @@ pub use thalweg_tensor::*;
 
 /// What most programs use.
 pub mod prelude {
+    pub use crate::data::Dataset;
     pub use crate::ops::CustomOp;
     pub use crate::{
         DType, Meta, OpError, Param, Rng, Shape, Tensor, View, ViewMut, checkpoint, custom, custom_vjp, grad,
