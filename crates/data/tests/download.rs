@@ -65,7 +65,7 @@ fn folder(test: &str) -> PathBuf {
 }
 
 fn file() -> (Vec<u8>, String) {
-    let bytes: Vec<u8> = (0..300_000u32).map(|i| (i * i >> 7) as u8).collect();
+    let bytes: Vec<u8> = (0..300_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
     let path = std::env::temp_dir().join(format!(
         "thalweg-download-{}-{:?}",
         std::process::id(),

@@ -3,6 +3,7 @@
 use thalweg_data::DataError;
 use thalweg_formats::FormatError;
 use thalweg_tensor::OpError;
+use thalweg_train::TrainError;
 use thiserror::Error;
 
 /// Everything that can go wrong and is not a programming error.
@@ -18,6 +19,9 @@ pub enum Error {
     /// Data could not be had.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A run directory could not be used.
+    #[error(transparent)]
+    Train(#[from] TrainError),
     /// A path whose ending names no format we know.
     #[error("{path}: unknown ending (use .npy, .npz or .safetensors)")]
     Ending {

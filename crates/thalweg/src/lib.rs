@@ -19,6 +19,7 @@ pub use error::{Error, Result};
 pub use files::{load, load_npy, save, save_npy};
 
 pub use thalweg_data as data;
+pub use thalweg_train as train;
 
 pub use thalweg_core::dtype::{bf16, f16};
 pub use thalweg_core::{
