@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{golden, op_page, root, tidy};
+use crate::{golden, op_page, programs, root, tidy};
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -22,7 +22,8 @@ const STEPS: &[Step] = &[
         cargo(&["test", "-p", "thalweg-data", "--features", "download,parquet", "--tests", "--quiet"])
     }),
     ("doctests", || cargo(&["test", "--workspace", "--doc", "--quiet"])),
-    ("golden", || golden::run(&root().join("golden"), None)),
+    ("golden", || golden::run_all(&root().join("golden"), None)),
+    ("programs", || programs::run(0, Some(10_000))),
     ("examples", examples),
     ("rustdoc", rustdoc),
     ("memory", memory),

@@ -23,10 +23,7 @@ use crate::error::{Action, FormatError};
 /// # std::fs::remove_file(path).unwrap();
 /// # Ok::<(), thalweg_formats::FormatError>(())
 /// ```
-pub fn replace(
-    path: &Path,
-    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), FormatError> {
+pub fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), FormatError> {
     let failed = |action| move |source| FormatError::Io { action, path: path.to_owned(), source };
     let target = match fs::symlink_metadata(path) {
         Ok(m) if m.is_symlink() => fs::canonicalize(path).map_err(failed(Action::Create))?,

@@ -2,6 +2,7 @@
 
 use thalweg_data::DataError;
 use thalweg_formats::FormatError;
+use thalweg_nn::{Mismatch, NnError};
 use thalweg_tensor::OpError;
 use thalweg_train::TrainError;
 use thiserror::Error;
@@ -13,9 +14,18 @@ pub enum Error {
     /// An op refused its operands.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// A compiled function failed.
+    #[error(transparent)]
+    Run(#[from] thalweg_runtime::RunError),
     /// A file could not be read or written.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// Weights that are not those of the module.
+    #[error(transparent)]
+    Mismatch(#[from] Box<Mismatch>),
+    /// Anything else that a layer or an optimiser refused.
+    #[error(transparent)]
+    Nn(NnError),
     /// Data could not be had.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -40,3 +50,14 @@ pub enum Error {
 
 /// The result of anything that touches files or checks operands.
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<NnError> for Error {
+    fn from(error: NnError) -> Self {
+        match error {
+            NnError::Op(e) => Error::Op(e),
+            NnError::Format(e) => Error::Format(e),
+            NnError::Mismatch(e) => Error::Mismatch(e),
+            other => Error::Nn(other),
+        }
+    }
+}

@@ -16,7 +16,7 @@ mod error;
 mod files;
 
 pub use error::{Error, Result};
-pub use files::{load, load_npy, save, save_npy};
+pub use files::{Weights, load, load_npy, save, save_npy};
 
 pub use thalweg_data as data;
 pub use thalweg_train as train;
@@ -26,8 +26,11 @@ pub use thalweg_core::{
     Buffer, DType, Element, Layout, PoolStats, Shape, View, ViewMut, pool_stats, trim_pool,
 };
 pub use thalweg_formats::{FormatError, Problem};
+pub use thalweg_graph as graph;
 pub use thalweg_kernels::simd::{Isa, isa};
 pub use thalweg_kernels::threads::{set_threads, threads};
+pub use thalweg_nn::*;
+pub use thalweg_runtime::{Executor, Jit, JitOptions, Plan, RunError, StepInfo, Tree, jit, jit_with, tree};
 pub use thalweg_tensor::*;
 
 /// What most programs use.
@@ -35,8 +38,9 @@ pub mod prelude {
     pub use crate::data::Dataset;
     pub use crate::ops::CustomOp;
     pub use crate::{
-        DType, Meta, OpError, Param, Rng, Shape, Tensor, View, ViewMut, checkpoint, custom, custom_vjp, grad,
-        hessian, hvp, jacobian, jvp, no_grad, value_and_grad, vjp, vmap,
+        DType, Meta, OpError, Param, Rng, Shape, Tensor, View, ViewMut, Weights, checkpoint, custom,
+        custom_vjp, grad, hessian, hvp, jacobian, jit, jvp, no_grad, value_and_grad, vjp, vmap,
     };
     pub use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U32};
+    pub use thalweg_nn::*;
 }

@@ -12,7 +12,8 @@ pub struct Workload {
 }
 
 /// `eager`: overhead of small ops. `product`: f32 matrix products. `stream`: 16 Mi floats.
-pub const GROUPS: &[&str] = &["eager", "product", "stream"];
+/// `networks`: whole training steps and inference, compiled.
+pub const GROUPS: &[&str] = &["eager", "product", "stream", "networks"];
 
 /// Rows and columns of the streaming workloads: 16 Mi floats.
 const ROWS: usize = 16 << 10;

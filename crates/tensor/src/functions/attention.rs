@@ -21,7 +21,7 @@ pub struct AttentionOptions<'a> {
 
 /// The weights and options of [`Tensor::multi_head_attention`].
 #[derive(Clone)]
-pub struct MultiHeadAttention<'a> {
+pub struct AttentionWeights<'a> {
     /// How many heads the width is cut into.
     pub heads: usize,
     /// (3 · width, width): the rows for queries, for keys, for values.
@@ -68,7 +68,7 @@ impl Tensor {
         &self,
         key: &Tensor,
         value: &Tensor,
-        weights: &MultiHeadAttention<'_>,
+        weights: &AttentionWeights<'_>,
     ) -> (Tensor, Tensor) {
         let op = "multi_head_attention";
         let &[queries, batch, width] = &self.shape()[..] else {

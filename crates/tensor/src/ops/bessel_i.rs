@@ -12,7 +12,7 @@ use crate::ops::sample::{Draw, Sample, elementwise_shapes};
 use crate::tensor::Tensor;
 
 /// The modified Bessel function of the first kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct BesselI {
     /// n.
     pub order: u32,

@@ -13,7 +13,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// Whole slices at given positions of one axis. Operands: the source, and an i64 vector.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct IndexSelect {
     /// The axis that the index counts along.
     pub axis: usize,

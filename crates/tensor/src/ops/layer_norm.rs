@@ -13,7 +13,7 @@ use crate::ops::{LayerNormGrad, single};
 use crate::tensor::Tensor;
 
 /// x: (…, cols), optionally weight: (cols), optionally bias: (cols).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct LayerNorm {
     /// Added to the variance.
     pub eps: Number,

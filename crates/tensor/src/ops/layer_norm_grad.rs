@@ -15,7 +15,7 @@ use crate::ops::single;
 use crate::tensor::Tensor;
 
 /// x, dy, optionally weight → dx.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct LayerNormGrad {
     /// Added to the variance.
     pub eps: Number,

@@ -14,7 +14,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// x Wᵀ + b. A kernel of its own lets the product add onto the bias, which saves a pass over the result.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Linear;
 
 impl Primitive for Linear {

@@ -13,7 +13,7 @@ use crate::ops::{LogSoftmaxGrad, single};
 use crate::tensor::Tensor;
 
 /// The logarithm of softmax, exact where softmax itself would be 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct LogSoftmax;
 
 impl Primitive for LogSoftmax {

@@ -12,7 +12,7 @@ use crate::ops::single;
 use crate::tensor::Tensor;
 
 /// y, dy → dx.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct LogSoftmaxGrad;
 
 impl Primitive for LogSoftmaxGrad {

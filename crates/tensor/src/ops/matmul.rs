@@ -14,7 +14,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// (M, K) · (K, N) → (M, N), or (B, M, K) · (B, K, N) → (B, M, N).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Matmul;
 
 impl Primitive for Matmul {

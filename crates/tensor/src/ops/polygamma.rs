@@ -12,7 +12,7 @@ use crate::ops::sample::{Draw, Sample, elementwise_shapes};
 use crate::tensor::Tensor;
 
 /// The n-th derivative of the digamma function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Polygamma {
     /// n.
     pub order: u32,

@@ -14,7 +14,7 @@ use crate::ops::{RmsNormGrad, single};
 use crate::tensor::Tensor;
 
 /// x: (…, cols), optionally weight: (cols).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct RmsNorm {
     /// Added to the mean of squares.
     pub eps: Number,

@@ -12,7 +12,7 @@ use crate::ops::sample::{Draw, Sample, elementwise_shapes};
 use crate::tensor::Tensor;
 
 /// The n-th derivative of sin(πx) / (πx).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Sinc {
     /// n; 0 is the function itself.
     pub order: u32,

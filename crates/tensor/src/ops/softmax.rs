@@ -13,7 +13,7 @@ use crate::ops::{SoftmaxGrad, single};
 use crate::tensor::Tensor;
 
 /// Each row of the last axis as positive numbers that sum to 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Softmax;
 
 impl Primitive for Softmax {

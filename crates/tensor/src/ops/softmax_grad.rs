@@ -13,7 +13,7 @@ use crate::ops::single;
 use crate::tensor::Tensor;
 
 /// y, dy → dx.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct SoftmaxGrad;
 
 impl Primitive for SoftmaxGrad {

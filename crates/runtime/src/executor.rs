@@ -1,0 +1,248 @@
+//! Replays a plan: binds operands, parameters and results to the plan's memory and runs the steps.
+#![allow(unsafe_code, reason = "values of a plan are cut from one arena; see the proof at `Executor`")]
+
+use std::ptr::NonNull;
+
+use smallvec::SmallVec;
+use thalweg_core::{Buffer, DType, Layout, Span, SpanMut, View, ViewMut};
+use thalweg_tensor::param::{ParamRead, ParamWrite};
+use thalweg_tensor::{Param, Tensor};
+
+use crate::error::RunError;
+use crate::plan::{Action, Home, Plan, Ref, Step};
+use crate::program::Memory;
+
+/// A plan with its memory, ready to run again and again.
+///
+/// Why its views are sound. Storages are alive from the step that writes them to the last that reads
+/// them, and the planner gives overlapping memory only to storages that are never alive at once
+/// (tested in `arena`), or to a result that takes over an operand, where the step is told so: a tile
+/// program reads such an operand into registers first, `Action::Overwrite` reads it through the one
+/// mutable view. So during a step its results overlap nothing else that is read. Operands, captured
+/// tensors and literals are held while a run lasts; parameters are locked, those that are written for
+/// this executor alone; result tensors are used only while nobody else holds them.
+pub struct Executor {
+    plan: Plan,
+    params: Vec<Param>,
+    /// The order in which parameters are locked: the same in every executor, so that two of them
+    /// never wait for each other.
+    lock_order: Vec<usize>,
+    captured: Vec<Tensor>,
+    /// Held to keep the arena alive; steps reach it through `memory`.
+    _arena: Buffer,
+    /// The address of each storage.
+    memory: Vec<Memory>,
+    /// Storages whose address changes from run to run.
+    bound: Vec<(usize, Home)>,
+    outputs: Vec<Tensor>,
+    operands: Vec<Tensor>,
+    read: Vec<ParamRead>,
+    write: Vec<ParamWrite>,
+}
+
+impl Executor {
+    /// Memory for a plan, bound to these parameters and captured tensors.
+    pub fn new(plan: Plan, params: Vec<Param>, captured: Vec<Tensor>) -> Self {
+        let mut arena = Buffer::scratch(DType::U8, plan.arena_bytes.max(1));
+        let base = arena.as_mut_slice::<u8>().as_mut_ptr();
+        let mut memory = Vec::new();
+        let mut bound = Vec::new();
+        for (i, storage) in plan.storages.iter().enumerate() {
+            memory.push(Memory(match storage.home {
+                // SAFETY: the plan places every storage inside `arena_bytes`.
+                Home::Arena(offset) => unsafe { base.add(offset.min(plan.arena_bytes)) },
+                Home::Captured(k) => address(&captured[k].view()),
+                Home::Literal(k) => address(&plan.literals[k].view()),
+                home => {
+                    bound.push((i, home));
+                    std::ptr::null_mut()
+                }
+            }));
+        }
+        let outputs = plan.outputs.iter().map(|(meta, _)| empty(meta)).collect();
+        let mut lock_order: Vec<usize> = (0..params.len()).collect();
+        lock_order.sort_by_key(|&p| params[p].id());
+        Self {
+            lock_order,
+            plan,
+            params,
+            captured,
+            _arena: arena,
+            memory,
+            bound,
+            outputs,
+            operands: Vec::new(),
+            read: Vec::new(),
+            write: Vec::new(),
+        }
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The tensors that the function captured.
+    pub fn captured(&self) -> &[Tensor] {
+        &self.captured
+    }
+
+    /// Runs the plan on these operands. A result's memory is used again by the next run unless
+    /// somebody holds the tensor.
+    pub fn run(&mut self, inputs: &[Tensor]) -> Result<&[Tensor], RunError> {
+        self.check(inputs)?;
+        self.bind(inputs);
+        let result = self.steps();
+        self.read.clear();
+        self.write.clear();
+        self.operands.clear();
+        result?;
+        for i in 0..self.outputs.len() {
+            let same = self.plan.outputs[i].1;
+            if same != i {
+                self.outputs[i] = self.outputs[same].clone();
+            }
+        }
+        Ok(&self.outputs)
+    }
+
+    fn check(&self, inputs: &[Tensor]) -> Result<(), RunError> {
+        if inputs.len() != self.plan.inputs.len() {
+            return Err(RunError::Arity { want: self.plan.inputs.len(), got: inputs.len() });
+        }
+        for (position, (input, want)) in inputs.iter().zip(&self.plan.inputs).enumerate() {
+            if input.meta() != want {
+                let got = input.meta().clone();
+                return Err(RunError::Operand { position, want: want.clone(), got });
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the addresses of what comes from outside, and holds it.
+    fn bind(&mut self, inputs: &[Tensor]) {
+        // Held so that the addresses stay valid; a view that is not dense is copied.
+        self.operands.extend(inputs.iter().map(Tensor::contiguous));
+        for (i, (meta, same)) in self.plan.outputs.iter().enumerate() {
+            if *same == i && self.outputs[i].own_memory().is_none() {
+                self.outputs[i] = empty(meta);
+            }
+        }
+        for &p in &self.lock_order {
+            let dense = |g: &ParamRead| g.view().layout().is_contiguous();
+            let held = (!self.plan.written[p]).then(|| self.params[p].hold()).filter(dense);
+            let at = match held {
+                Some(guard) => {
+                    let at = dense_address(&guard.view());
+                    self.read.push(guard);
+                    at
+                }
+                None => {
+                    let mut guard = self.params[p].hold_mut();
+                    let at = guard.span_mut().address();
+                    self.write.push(guard);
+                    at
+                }
+            };
+            for (storage, _) in self.bound.iter().filter(|(_, home)| *home == Home::Param(p)) {
+                self.memory[*storage] = Memory(at);
+            }
+        }
+        for &(storage, home) in &self.bound {
+            match home {
+                Home::Input(i) => self.memory[storage] = Memory(dense_address(&self.operands[i].view())),
+                Home::Output(i) => {
+                    let memory = self.outputs[i].own_memory().expect("made so above");
+                    self.memory[storage] = Memory(memory.address());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn steps(&mut self) -> Result<(), RunError> {
+        for step in &self.plan.steps {
+            self.step(step).map_err(|source| {
+                let at = step.nodes.iter().find_map(|&id| self.plan.graph.node(id).at);
+                RunError::Op { source, at }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn step(&self, step: &Step) -> Result<(), thalweg_tensor::OpError> {
+        match &step.action {
+            Action::Tiles(program) => {
+                let operands: SmallVec<[Memory; 8]> =
+                    step.inputs.iter().map(|r| self.memory[r.storage]).collect();
+                let results: SmallVec<[Memory; 4]> = step.outputs.iter().map(|o| self.memory[o.0]).collect();
+                // SAFETY: see `Executor`; the planner protected operands that a result takes over.
+                unsafe { program.run(&operands, &results) };
+                Ok(())
+            }
+            Action::Op(op) => {
+                let inputs: SmallVec<[View<'_>; 8]> = step.inputs.iter().map(|r| self.view(r)).collect();
+                let mut y = self.result(step);
+                if op.fast(&inputs, &mut y) { Ok(()) } else { op.eval(&inputs, &mut y) }
+            }
+            Action::Overwrite(op) => {
+                let rest = step.inputs.get(1).map(|r| self.view(r));
+                if op.overwrite(rest, &mut self.result(step)) {
+                    return Ok(());
+                }
+                // Not covered: the operand moves out of the way.
+                let (storage, shape) = &step.outputs[0];
+                let mut copy = Buffer::scratch(self.plan.storages[*storage].dtype, shape.numel());
+                copy_bytes(&self.view(&step.inputs[0]), &mut copy);
+                let layout = Layout::contiguous(shape.clone());
+                let inputs: SmallVec<[View<'_>; 2]> =
+                    std::iter::once(View::new(&copy, &layout)).chain(rest).collect();
+                let mut y = self.result(step);
+                if op.fast(&inputs, &mut y) { Ok(()) } else { op.eval(&inputs, &mut y) }
+            }
+        }
+    }
+
+    fn view<'a>(&'a self, r: &'a Ref) -> View<'a> {
+        let storage = &self.plan.storages[r.storage];
+        let at = NonNull::new(self.memory[r.storage].0).expect("bound before the first step");
+        // SAFETY: see `Executor`: the storage is alive and, during this step, written by nobody.
+        let span = unsafe { Span::from_raw(at, storage.dtype, storage.len) };
+        View::over(span, &r.layout)
+    }
+
+    fn result<'a>(&'a self, step: &'a Step) -> ViewMut<'a> {
+        let (id, shape) = &step.outputs[0];
+        let storage = &self.plan.storages[*id];
+        let at = NonNull::new(self.memory[*id].0).expect("bound before the first step");
+        if storage.dtype == DType::Bool && !matches!(step.action, Action::Overwrite(_)) {
+            // What lay here before need not be a `bool`.
+            // SAFETY: as below; bytes may hold anything.
+            unsafe { at.as_ptr().write_bytes(0, storage.len) };
+        }
+        // SAFETY: see `Executor`: during this step nobody else reads or writes this storage.
+        ViewMut::over(unsafe { SpanMut::from_raw(at, storage.dtype, storage.len) }, shape)
+    }
+}
+
+fn empty(meta: &thalweg_tensor::Meta) -> Tensor {
+    Tensor::from_buffer(Buffer::zeros(meta.dtype, meta.numel()), &meta.shape)
+}
+
+/// Where the memory under a view begins.
+fn address(view: &View<'_>) -> *mut u8 {
+    view.address().cast_mut()
+}
+
+/// Where the first element of a dense view lies.
+fn dense_address(view: &View<'_>) -> *mut u8 {
+    let bytes = view.layout().offset() * view.dtype().size();
+    view.address().cast_mut().wrapping_add(bytes)
+}
+
+fn copy_bytes(from: &View<'_>, to: &mut Buffer) {
+    thalweg_core::with_dtype!(from.dtype(), T => {
+        let from = from.dense::<T>().expect("only dense operands are overwritten");
+        to.as_mut_slice::<T>().copy_from_slice(from);
+    });
+}
