@@ -31,9 +31,9 @@ const EXAMPLES: &str = "Examples:
 enum Command {
     /// Show the instruction set, the threads and the version.
     Info,
-    /// List the tensors of a .npy, .npz or .safetensors file with their ranges.
+    /// List the tensors of a .npy, .npz or .safetensors file with their ranges, or the checkpoints of a run.
     Inspect {
-        /// The file.
+        /// The file, or the folder of a run.
         path: PathBuf,
         /// Print the values too (large tensors are summarised).
         #[arg(long)]

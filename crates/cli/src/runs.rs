@@ -36,7 +36,7 @@ pub fn report(run: &Path, out: Option<PathBuf>) -> Result<()> {
 pub fn all(paths: &[PathBuf]) -> Result<Vec<RunSummary>> {
     let mut runs = Vec::new();
     for path in paths {
-        runs.extend(list(path).with_context(|| format!("no runs in {}", path.display()))?);
+        runs.extend(list(path)?);
     }
     Ok(runs)
 }

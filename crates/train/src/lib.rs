@@ -16,7 +16,9 @@ mod report;
 mod run;
 mod summary;
 
-pub use checkpoint::{Best, Checkpoints, Keep, Loaded, Snapshot, load_best, load_latest};
+pub use checkpoint::{
+    Best, CheckpointInfo, Checkpoints, Keep, Loaded, Snapshot, inspect, load_best, load_latest,
+};
 pub use error::TrainError;
 pub use metrics::{Line, Metrics};
 pub use report::report;

@@ -52,7 +52,7 @@ impl Run {
         }
         std::fs::create_dir_all(path).map_err(TrainError::io("create", path))?;
         write_json(&path.join(CONFIG), config)?;
-        Self::start(path, 0.0)
+        Self::start(path, 0.0, EventWriter::create(path)?)
     }
 
     /// Goes on with a run at its newest whole checkpoint, which is returned, or at its start. What was measured after
@@ -61,18 +61,18 @@ impl Run {
         let path = path.as_ref();
         Self::config_of(path)?;
         let loaded = load_latest(path.join("checkpoints"))?;
-        Metrics::rewind(&path.join(METRICS), loaded.as_ref().map_or(0, |l| l.step))?;
+        let step = loaded.as_ref().map_or(0, |l| l.step);
+        Metrics::rewind(&path.join(METRICS), step)?;
         let before = Self::metrics_of(path)?.last().map_or(0.0, |l| l.seconds);
         let summary = path.join(SUMMARY);
         if summary.exists() {
             std::fs::remove_file(&summary).map_err(TrainError::io("remove", &summary))?;
         }
-        Ok((Self::start(path, before)?, loaded))
+        Ok((Self::start(path, before, EventWriter::resume(path, step)?)?, loaded))
     }
 
-    fn start(path: &Path, before: f64) -> Result<Self, TrainError> {
+    fn start(path: &Path, before: f64, events: EventWriter) -> Result<Self, TrainError> {
         let metrics = Metrics::append(&path.join(METRICS))?;
-        let events = EventWriter::create(path)?;
         Ok(Self { path: path.to_owned(), metrics, events, began: Instant::now(), before })
     }
 

@@ -130,6 +130,7 @@ fn when_all_are_damaged_it_is_an_error_that_names_each() {
     for name in names(&dir) {
         fs::write(dir.join(name), "x").unwrap();
     }
+    assert!(thalweg_train::inspect(&dir).unwrap().iter().all(|c| c.contents.is_err()));
     match load_latest(&dir).unwrap_err() {
         TrainError::AllBroken { reasons, .. } => assert_eq!(reasons.len(), 2),
         other => panic!("{other}"),

@@ -43,6 +43,10 @@ fn tensorboard_reads_what_we_write() {
     let pixels = (0..6 * 4).map(|i| i * 10).collect();
     events.image(9, "digit", &Image { width: 6, height: 4, channels: Channels::Grey, pixels }).unwrap();
 
+    // A second process takes the run up after step 99: the rest of the first one's curve is void.
+    let mut again = EventWriter::resume(&dir, 99).unwrap();
+    again.scalar(100, "loss", 7.0).unwrap();
+
     let output = Command::new(&python).args(["-c", READ]).arg(&dir).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -50,10 +54,11 @@ fn tensorboard_reads_what_we_write() {
     let expected =
         serde_json::json!({"histograms": ["weights"], "images": ["digit"], "scalars": ["loss", "ä/b c"]});
     assert_eq!(read["tags"], expected);
-    assert_eq!(read["loss"].as_array().unwrap().len(), 300);
+    assert_eq!(read["loss"].as_array().unwrap().len(), 101);
     for (step, pair) in read["loss"].as_array().unwrap().iter().enumerate() {
         assert_eq!(pair[0], step);
-        assert_eq!(pair[1].as_f64().unwrap() as f32, 1.0 / (step + 1) as f32);
+        let value = if step == 100 { 7.0 } else { 1.0 / (step + 1) as f32 };
+        assert_eq!(pair[1].as_f64().unwrap() as f32, value);
     }
     assert_eq!(read["histogram"], serde_json::json!([-1.5, 2.0, 4.0, 0.75, 6.3125, 4.0, true]));
     assert_eq!(read["image"], serde_json::json!([6, 4, [137, 80, 78, 71]]));

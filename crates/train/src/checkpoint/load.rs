@@ -26,6 +26,21 @@ pub struct Loaded {
     pub passed_over: Vec<String>,
 }
 
+/// What stands on disk for one checkpoint.
+#[derive(Debug)]
+pub struct CheckpointInfo {
+    /// The step after which it was written.
+    pub step: u64,
+    /// What it holds, or why it cannot be used.
+    pub contents: Result<Loaded, String>,
+}
+
+/// Every checkpoint of a folder, newest first, each read and checked.
+pub fn inspect(folder: impl AsRef<Path>) -> Result<Vec<CheckpointInfo>, TrainError> {
+    let folder = folder.as_ref();
+    Ok(steps(folder)?.into_iter().map(|step| CheckpointInfo { step, contents: load(folder, step) }).collect())
+}
+
 /// The newest whole checkpoint of a folder; `None` when there is none at all. A damaged one is passed over, and the
 /// result says so; when all are damaged, that is an error.
 pub fn load_latest(folder: impl AsRef<Path>) -> Result<Option<Loaded>, TrainError> {

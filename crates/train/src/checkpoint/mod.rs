@@ -9,5 +9,5 @@ mod load;
 mod manifest;
 mod writer;
 
-pub use load::{Loaded, load_best, load_latest};
+pub use load::{CheckpointInfo, Loaded, inspect, load_best, load_latest};
 pub use writer::{Best, Checkpoints, Keep, Snapshot};

@@ -58,6 +58,14 @@ impl EventWriter {
         Ok(writer)
     }
 
+    /// A new file for a run that goes on after a step: TensorBoard forgets later events of the files before.
+    pub fn resume(folder: &Path, step: u64) -> Result<Self, TrainError> {
+        let mut writer = Self::create(folder)?;
+        // A session log with the status START.
+        writer.event(step + 1, |event| event.message(7, |log| log.int(1, 1)))?;
+        Ok(writer)
+    }
+
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path

@@ -28,6 +28,10 @@ impl Axis {
             let half = if low == 0.0 || scale == Scale::Log { 0.5 } else { low.abs() * 0.1 };
             (low, high) = (low - half, high + half);
         }
+        if scale == Scale::Linear && low > 0.0 && low < 0.2 * high {
+            // A curve that comes near zero is better seen against it.
+            low = 0.0;
+        }
         Self { low, high, scale }
     }
 
@@ -39,11 +43,22 @@ impl Axis {
 
     /// Round values inside the axis with their labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
-        let whole_decades = self.scale == Scale::Log && self.high.floor() - self.low.ceil() >= 1.0;
-        if whole_decades {
+        let decades = self.low.floor() as i32..=self.high.floor() as i32;
+        if self.scale == Scale::Log && self.high - self.low >= 1.0 {
+            // Wide axes have powers of ten only, narrow ones two values more between them.
+            let wide = self.high - self.low > 2.5;
             let every = (((self.high - self.low) / 6.0).ceil() as i32).max(1);
-            let decades = self.low.ceil() as i32..=self.high.floor() as i32;
-            return decades.filter(|d| d % every == 0).map(|d| (10f64.powi(d), format!("1e{d}"))).collect();
+            let factors: &[f64] = if wide { &[1.0] } else { &[1.0, 2.0, 5.0] };
+            let values = decades
+                .filter(|d| d % every == 0)
+                .flat_map(|d| factors.iter().map(move |f| (d, f * 10f64.powi(d))));
+            let inside = values.filter(|(_, v)| (-1e-9..=1.0 + 1e-9).contains(&self.place(*v)));
+            let label = |d: i32, v: f64| match d {
+                -3..0 => format!("{v:.0$}", -d as usize),
+                0..5 => format!("{v:.0}"),
+                _ => format!("{v:e}"),
+            };
+            return inside.map(|(d, v)| (v, label(d, v))).collect();
         }
         // Less than a decade: round values themselves, as on a linear axis.
         let ends = if self.scale == Scale::Log {
@@ -55,9 +70,9 @@ impl Axis {
     }
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten, about five of them.
+/// Multiples of 1, 2 or 5 times a power of ten, about six of them.
 fn round_values(low: f64, high: f64) -> Vec<(f64, String)> {
-    let rough = (high - low) / 5.0;
+    let rough = (high - low) / 6.0;
     let power = 10f64.powf(rough.log10().floor());
     let step =
         [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|s| *s >= rough * 0.999).unwrap_or(rough);
@@ -88,8 +103,9 @@ mod tests {
     #[test]
     fn ticks_are_round_and_inside() {
         assert_eq!(labels(&[0.0, 1.0], Scale::Linear), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
-        assert_eq!(labels(&[0.0, 60_000.0], Scale::Linear), ["0k", "20k", "40k", "60k"]);
-        assert_eq!(labels(&[0.001, 10.0], Scale::Log), ["1e-3", "1e-2", "1e-1", "1e0", "1e1"]);
+        assert_eq!(labels(&[0.0, 60_000.0], Scale::Linear), ["0k", "10k", "20k", "30k", "40k", "50k", "60k"]);
+        assert_eq!(labels(&[0.001, 10.0], Scale::Log), ["0.001", "0.01", "0.1", "1", "10"]);
+        assert_eq!(labels(&[0.03, 2.3], Scale::Log), ["0.05", "0.1", "0.2", "0.5", "1", "2"]);
         for (low, high) in [(0.1, 0.13), (-5.0, 7.0), (1e-9, 3e-9), (2.0, 2.0), (0.0, 0.0), (1e12, 2e12)] {
             let axis = Axis::new([low, high].into_iter(), Scale::Linear);
             let ticks = axis.ticks();
