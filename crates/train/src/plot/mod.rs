@@ -117,11 +117,46 @@ impl Plot {
                     // A point alone would be invisible.
                     line = vec![(x - 2.0, y), (x + 2.0, y)];
                 }
-                surface.line(&line, colour, 1.8);
+                surface.line(&thinned(line), colour, 1.8);
             }
             let y = bottom + 50.0 + 18.0 * i as f64;
             surface.line(&[(left, y), (left + 22.0, y)], colour, 3.0);
             surface.text(left + 30.0, y + 4.0, &series.name, INK, Anchor::Start);
         }
+    }
+}
+
+/// At most four points per column of pixels: the first, the extremes and the last look the same as all of them.
+fn thinned(line: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    let columns = line.chunk_by(|a, b| a.0.floor() == b.0.floor());
+    let few = |column: &[(f64, f64)]| {
+        let extreme = |sign: f64| {
+            (0..column.len()).max_by(|&a, &b| (sign * column[a].1).total_cmp(&(sign * column[b].1)))
+        };
+        let mut kept = [Some(0), extreme(1.0), extreme(-1.0), Some(column.len() - 1)];
+        kept.sort();
+        kept.into_iter().flatten().map(|i| column[i]).collect::<Vec<_>>()
+    };
+    columns.flat_map(|c| if c.len() <= 4 { c.to_vec() } else { few(c) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_curve_is_thinned_to_its_extremes() {
+        let line: Vec<(f64, f64)> =
+            (0..100_000).map(|i| (f64::from(i) / 1000.0, f64::from(i % 777))).collect();
+        let few = thinned(line.clone());
+        assert!(few.len() <= 400 && few.is_sorted_by_key(|p| p.0));
+        for column in 0..100 {
+            let range = |points: &[(f64, f64)]| {
+                let ys = points.iter().filter(|p| p.0.floor() == f64::from(column)).map(|p| p.1);
+                (ys.clone().fold(f64::INFINITY, f64::min), ys.fold(0.0, f64::max))
+            };
+            assert_eq!(range(&few), range(&line));
+        }
+        assert_eq!(thinned(line[..3].to_vec()), line[..3]);
     }
 }
