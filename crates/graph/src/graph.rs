@@ -106,6 +106,14 @@ impl Graph {
         NodeId(self.nodes.len() as u32 - 1)
     }
 
+    /// The node of an operand, appended if there is none.
+    pub fn input(&mut self, position: usize, meta: &Meta) -> NodeId {
+        match self.ids().find(|&id| self.node(id).kind == Kind::Input(position)) {
+            Some(id) => id,
+            None => self.push(crate::Traced::bare(Kind::Input(position), meta.clone())),
+        }
+    }
+
     /// Appends a constant.
     pub fn literal(&mut self, literal: Literal, like: &Node) -> NodeId {
         let meta = literal.meta().clone();

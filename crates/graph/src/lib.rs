@@ -5,6 +5,7 @@
 //! does no I/O and runs nothing (folding constants calls reference kernels).
 
 mod error;
+mod evaluate;
 mod graph;
 mod literal;
 pub mod passes;
@@ -15,5 +16,5 @@ mod verify;
 pub use error::GraphError;
 pub use graph::{Graph, Kind, Node, NodeId};
 pub use literal::Literal;
-pub use traced::Traced;
+pub use traced::{Closed, Traced};
 pub use verify::verify;

@@ -46,7 +46,6 @@ pub(crate) fn narrow(x: &Tensor) -> Tensor {
 
 /// An operand of a sum over many numbers, in at least single precision.
 #[track_caller]
-#[allow(dead_code)]
 pub(crate) fn wide(x: &Tensor) -> Tensor {
     match (COMPUTE.get(), x.dtype()) {
         (Some(_), DType::F16 | DType::BF16) => x.to_dtype(DType::F32),

@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use thalweg_tensor::{Leaf, Param, Rng, Tensor};
+use thalweg_tensor::{Leaf, Param, Rng, Switch, Tensor};
 
 use crate::summary::{Summary, summarize};
 
@@ -80,12 +79,12 @@ pub trait Module {
         self.params().iter().map(|p| p.param.get().numel()).sum()
     }
 
-    /// Switches dropout and batch statistics on (as a new module has them) or off. A compiled step
-    /// keeps the mode that it was traced in.
+    /// Switches dropout and batch statistics on (as a new module has them) or off. A compiled function
+    /// is compiled once for each mode.
     fn train(&self, on: bool) {
         self.visit(&mut Visitor::new(&mut |_, part| {
             if let Part::Mode(mode) = part {
-                mode.0.store(on, Ordering::Relaxed);
+                mode.0.turn(on);
             }
         }));
     }
@@ -128,28 +127,16 @@ pub trait Module {
         summarize(self, forward)
     }
 
-    /// How far each source of noise has been used, by name: with the weights, all that decides what a
-    /// model does next.
-    fn noise_positions(&self) -> Vec<(String, u64)> {
+    /// The state of each source of random numbers, by name. With the weights it decides what a model does
+    /// next, so a checkpoint holds it; a file of weights does not.
+    fn noise(&self) -> Vec<Named> {
         let mut found = Vec::new();
         self.visit(&mut Visitor::new(&mut |path, part| {
             if let Part::Noise(noise) = part {
-                found.push((path.to_owned(), noise.with(|rng| rng.position())));
+                found.push(Named { name: path.to_owned(), param: noise.with(|rng| rng.state().clone()) });
             }
         }));
         found
-    }
-
-    /// Continues each source of noise at a saved position. Names that this model has not are left
-    /// alone.
-    fn set_noise_positions(&self, positions: &[(String, u64)]) {
-        self.visit(&mut Visitor::new(&mut |path, part| {
-            if let Part::Noise(noise) = part
-                && let Some((_, position)) = positions.iter().find(|(name, _)| name == path)
-            {
-                noise.with(|rng| rng.set_position(*position));
-            }
-        }));
     }
 }
 
@@ -240,24 +227,29 @@ impl<'a> Visitor<'a> {
 
 /// Whether a layer is being trained. New ones are.
 #[derive(Debug)]
-pub struct Mode(AtomicBool);
+pub struct Mode(Switch);
 
 impl Mode {
     /// Whether it is being trained.
     pub fn is_training(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_on()
     }
 }
 
 impl Default for Mode {
     fn default() -> Self {
-        Self(AtomicBool::new(true))
+        Self(Switch::new(true))
     }
 }
 
 /// A layer's own source of random numbers.
-#[derive(Debug)]
 pub struct Noise(Mutex<Rng>);
+
+impl std::fmt::Debug for Noise {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Noise")
+    }
+}
 
 impl Noise {
     /// A source that has nothing to do with others split from the same one.
@@ -446,11 +438,12 @@ mod tests {
         let b = block(&mut Rng::seed(1));
         let x = Tensor::ones([64], DType::F32);
         b.drop.forward(&x);
-        let saved = b.noise_positions();
-        assert_eq!(saved[0].0, "drop.noise");
+        let noise = &b.noise()[0];
+        let saved = noise.param.get();
+        assert_eq!(noise.name, "drop.noise");
         let next = b.drop.forward(&x).to_vec::<f32>();
         b.drop.forward(&x);
-        b.set_noise_positions(&saved);
+        noise.param.set(saved);
         assert_eq!(b.drop.forward(&x).to_vec::<f32>(), next);
     }
 

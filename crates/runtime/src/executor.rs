@@ -4,9 +4,9 @@
 use std::ptr::NonNull;
 
 use smallvec::SmallVec;
-use thalweg_core::{Buffer, DType, Layout, Span, SpanMut, View, ViewMut};
+use thalweg_core::{Buffer, DType, Layout, Shape, Span, SpanMut, View, ViewMut};
 use thalweg_tensor::param::{ParamRead, ParamWrite};
-use thalweg_tensor::{Param, Tensor};
+use thalweg_tensor::{Meta, Param, Tensor};
 
 use crate::error::RunError;
 use crate::plan::{Action, Home, Plan, Ref, Step};
@@ -43,6 +43,8 @@ pub struct Executor {
 impl Executor {
     /// Memory for a plan, bound to these parameters and captured tensors.
     pub fn new(plan: Plan, params: Vec<Param>, captured: Vec<Tensor>) -> Self {
+        // How the tensors came about is not needed to read them.
+        let captured: Vec<Tensor> = captured.iter().map(Tensor::stop_gradient).collect();
         let mut arena = Buffer::scratch(DType::U8, plan.arena_bytes.max(1));
         let base = arena.as_mut_slice::<u8>().as_mut_ptr();
         let mut memory = Vec::new();
@@ -90,29 +92,61 @@ impl Executor {
     /// Runs the plan on these operands. A result's memory is used again by the next run unless
     /// somebody holds the tensor.
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<&[Tensor], RunError> {
+        let views: SmallVec<[View<'_>; 16]> = inputs.iter().map(Tensor::view).collect();
+        self.run_on(&views)
+    }
+
+    /// [`Executor::run`] on views.
+    pub fn run_on(&mut self, inputs: &[View<'_>]) -> Result<&[Tensor], RunError> {
+        self.begin(inputs)?;
+        let result = (0..self.plan.steps.len()).try_for_each(|i| self.step(i));
+        self.end();
+        result.map(|()| &self.outputs[..])
+    }
+
+    /// Checks and binds everything; steps may run until [`Executor::end`].
+    pub(crate) fn begin(&mut self, inputs: &[View<'_>]) -> Result<(), RunError> {
         self.check(inputs)?;
         self.bind(inputs);
-        let result = self.steps();
+        Ok(())
+    }
+
+    /// Lets go of what a run held.
+    pub(crate) fn end(&mut self) {
         self.read.clear();
         self.write.clear();
         self.operands.clear();
-        result?;
         for i in 0..self.outputs.len() {
             let same = self.plan.outputs[i].1;
             if same != i {
                 self.outputs[i] = self.outputs[same].clone();
             }
         }
-        Ok(&self.outputs)
     }
 
-    fn check(&self, inputs: &[Tensor]) -> Result<(), RunError> {
+
+    /// The parameters.
+    pub(crate) fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// A copy of what step `i` wrote, result by result. Only between the step and the next.
+    pub(crate) fn written_by(&self, i: usize) -> Vec<Tensor> {
+        let step = &self.plan.steps[i];
+        let copy = |(storage, shape): &(usize, Shape)| {
+            let layout = Layout::contiguous(shape.clone());
+            dense_copy(&View::over(self.span(*storage), &layout))
+        };
+        step.outputs.iter().map(copy).collect()
+    }
+
+    fn check(&self, inputs: &[View<'_>]) -> Result<(), RunError> {
         if inputs.len() != self.plan.inputs.len() {
             return Err(RunError::Arity { want: self.plan.inputs.len(), got: inputs.len() });
         }
         for (position, (input, want)) in inputs.iter().zip(&self.plan.inputs).enumerate() {
-            if input.meta() != want {
-                let got = input.meta().clone();
+            if input.dtype() != want.dtype || *input.shape() != want.shape {
+                let got = Meta::new(input.dtype(), input.shape());
                 return Err(RunError::Operand { position, want: want.clone(), got });
             }
         }
@@ -120,9 +154,7 @@ impl Executor {
     }
 
     /// Finds the addresses of what comes from outside, and holds it.
-    fn bind(&mut self, inputs: &[Tensor]) {
-        // Held so that the addresses stay valid; a view that is not dense is copied.
-        self.operands.extend(inputs.iter().map(Tensor::contiguous));
+    fn bind(&mut self, inputs: &[View<'_>]) {
         for (i, (meta, same)) in self.plan.outputs.iter().enumerate() {
             if *same == i && self.outputs[i].own_memory().is_none() {
                 self.outputs[i] = empty(meta);
@@ -150,7 +182,15 @@ impl Executor {
         }
         for &(storage, home) in &self.bound {
             match home {
-                Home::Input(i) => self.memory[storage] = Memory(dense_address(&self.operands[i].view())),
+                Home::Input(i) if inputs[i].layout().is_contiguous() => {
+                    self.memory[storage] = Memory(dense_address(&inputs[i]));
+                }
+                Home::Input(i) => {
+                    // A view that is not dense is copied, and the copy held until the run ends.
+                    self.operands.push(dense_copy(&inputs[i]));
+                    let copy = self.operands.last().expect("just pushed");
+                    self.memory[storage] = Memory(address(&copy.view()));
+                }
                 Home::Output(i) => {
                     let memory = self.outputs[i].own_memory().expect("made so above");
                     self.memory[storage] = Memory(memory.address());
@@ -160,17 +200,16 @@ impl Executor {
         }
     }
 
-    fn steps(&mut self) -> Result<(), RunError> {
-        for step in &self.plan.steps {
-            self.step(step).map_err(|source| {
-                let at = step.nodes.iter().find_map(|&id| self.plan.graph.node(id).at);
-                RunError::Op { source, at }
-            })?;
-        }
-        Ok(())
+    /// Runs one step.
+    pub(crate) fn step(&self, i: usize) -> Result<(), RunError> {
+        let step = &self.plan.steps[i];
+        self.act(step).map_err(|source| {
+            let at = step.nodes.iter().find_map(|&id| self.plan.graph.node(id).at);
+            RunError::Op { source, at }
+        })
     }
 
-    fn step(&self, step: &Step) -> Result<(), thalweg_tensor::OpError> {
+    fn act(&self, step: &Step) -> Result<(), thalweg_tensor::OpError> {
         match &step.action {
             Action::Tiles(program) => {
                 let operands: SmallVec<[Memory; 8]> =
@@ -204,11 +243,14 @@ impl Executor {
     }
 
     fn view<'a>(&'a self, r: &'a Ref) -> View<'a> {
-        let storage = &self.plan.storages[r.storage];
-        let at = NonNull::new(self.memory[r.storage].0).expect("bound before the first step");
+        View::over(self.span(r.storage), &r.layout)
+    }
+
+    fn span(&self, storage: usize) -> Span<'_> {
+        let at = NonNull::new(self.memory[storage].0).expect("bound before the first step");
+        let storage = &self.plan.storages[storage];
         // SAFETY: see `Executor`: the storage is alive and, during this step, written by nobody.
-        let span = unsafe { Span::from_raw(at, storage.dtype, storage.len) };
-        View::over(span, &r.layout)
+        unsafe { Span::from_raw(at, storage.dtype, storage.len) }
     }
 
     fn result<'a>(&'a self, step: &'a Step) -> ViewMut<'a> {
@@ -238,6 +280,10 @@ fn address(view: &View<'_>) -> *mut u8 {
 fn dense_address(view: &View<'_>) -> *mut u8 {
     let bytes = view.layout().offset() * view.dtype().size();
     view.address().cast_mut().wrapping_add(bytes)
+}
+
+fn dense_copy(x: &View<'_>) -> Tensor {
+    thalweg_core::with_dtype!(x.dtype(), T => Tensor::from_vec(x.iter::<T>().collect::<Vec<T>>(), x.shape()))
 }
 
 fn copy_bytes(from: &View<'_>, to: &mut Buffer) {

@@ -3,15 +3,17 @@
 use std::fmt::Write as _;
 
 use thalweg_graph::{Traced, passes};
-use thalweg_tensor::{Meta, Tensor, trace};
+use thalweg_tensor::{Meta, Switch, Tensor, trace};
 
+use crate::debug::{Debugger, Finding};
 use crate::error::RunError;
 use crate::executor::Executor;
 use crate::plan::Plan;
+use crate::profile::Profile;
 use crate::tree::Tree;
 
 /// Compiles a function: it is run once on traced tensors for each kind of argument (structure, dtypes,
-/// shapes), and replayed from then on. The numbers are the same as without `jit`.
+/// shapes) and each state of the [`Switch`]es that it looks at, and replayed from then on. The numbers are the same as without `jit`.
 ///
 /// Parameters that the function reads are read anew by each call, those it sets are updated in place.
 /// Tensors that it captures are bound as they are. Code of the function that is no tensor code runs
@@ -76,7 +78,16 @@ struct Compiled<A, R> {
     args: A,
     /// The results, with placeholders for tensors.
     results: R,
+    /// How the switches stood that the function looked at.
+    switches: Vec<(Switch, bool)>,
     executor: Executor,
+}
+
+impl<A: Tree, R> Compiled<A, R> {
+    /// Whether the function would do the same with these arguments now.
+    fn fits(&self, args: &A) -> bool {
+        self.args.fits(args) && self.switches.iter().all(|(switch, on)| switch.is_on() == *on)
+    }
 }
 
 impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
@@ -86,21 +97,49 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         if trace::is_recording() {
             return Ok((self.f)(args));
         }
+        self.prepare(args);
+        let compiled = &mut self.compiled[self.last];
+        let outputs = compiled.executor.run(&self.gathered);
+        self.gathered.clear();
+        let mut outputs = outputs?.iter();
+        Ok(compiled.results.map(&mut |_| outputs.next().expect("one output per result").clone()))
+    }
+
+    /// Finds or makes the plan for these arguments and gathers their tensors.
+    #[track_caller]
+    fn prepare(&mut self, args: A) {
         let known = match self.compiled.get(self.last) {
-            Some(c) if c.args.fits(&args) => Some(self.last),
-            _ => self.compiled.iter().position(|c| c.args.fits(&args)),
+            Some(c) if c.fits(&args) => Some(self.last),
+            _ => self.compiled.iter().position(|c| c.fits(&args)),
         };
         self.last = match known {
             Some(known) => known,
             None => self.compile(&args),
         };
         args.visit(&mut |t| self.gathered.push(t.clone()));
-        drop(args);
-        let compiled = &mut self.compiled[self.last];
-        let outputs = compiled.executor.run(&self.gathered);
-        self.gathered.clear();
-        let mut outputs = outputs?.iter();
-        Ok(compiled.results.map(&mut |_| outputs.next().expect("one output per result").clone()))
+    }
+
+    /// A run of the function that goes step by step; parameters are as before when it ends.
+    #[track_caller]
+    pub fn debug(&mut self, args: A) -> Result<Debugger<'_>, RunError> {
+        self.prepare(args);
+        let inputs = std::mem::take(&mut self.gathered);
+        Debugger::new(&mut self.compiled[self.last].executor, inputs)
+    }
+
+    /// The first step whose values differ from eager execution by more than `rtol` of their largest
+    /// magnitude. Parameters are not changed.
+    #[track_caller]
+    pub fn verify(&mut self, args: A, rtol: f64) -> Result<Option<Finding>, RunError> {
+        self.debug(args)?.verify(rtol)
+    }
+
+    /// Times every step over some runs. The function really runs: parameters change.
+    #[track_caller]
+    pub fn profile(&mut self, args: A, n_runs: usize) -> Result<Profile, RunError> {
+        self.prepare(args);
+        let inputs = std::mem::take(&mut self.gathered);
+        Profile::measure(&mut self.compiled[self.last].executor, &inputs, n_runs)
     }
 
     /// The plan of the last call.
@@ -125,6 +164,7 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         let metas = tensors(args);
         self.log.push(match self.compiled.last() {
             None => format!("first call: {}", list(&metas)),
+            Some(before) if before.args.fits(args) => "a layer's mode, or what is frozen, changed".to_owned(),
             Some(before) => difference(&tensors(&before.args), &metas),
         });
         let mut results = None;
@@ -141,7 +181,8 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         let plan = Plan::new(&graph, &traced.captured);
         let executor = Executor::new(plan, traced.params, traced.captured);
         let results = results.expect("the function was traced");
-        self.compiled.push(Compiled { args: args.map(&mut placeholder), results, executor });
+        let (args, switches) = (args.map(&mut placeholder), traced.switches);
+        self.compiled.push(Compiled { args, results, switches, executor });
         self.compiled.len() - 1
     }
 }

@@ -127,17 +127,32 @@ impl Plan {
 
     /// Each step, for people.
     pub fn steps(&self) -> impl ExactSizeIterator<Item = StepInfo> + '_ {
-        self.steps.iter().map(|step| {
-            let mut lines: Vec<_> = step.nodes.iter().filter_map(|&id| self.graph.node(id).at).collect();
-            lines.dedup();
-            let ops = match step.nodes.is_empty() {
-                true => vec!["copy"],
-                false => step.nodes.iter().filter_map(|&id| self.graph.op(id)).map(Op::name).collect(),
-            };
-            let meta = |(storage, shape): &(usize, Shape)| Meta::new(self.storages[*storage].dtype, shape);
-            let results: Vec<Meta> = step.outputs.iter().map(meta).collect();
-            StepInfo { ops, cost: self.cost(step), results, lines }
-        })
+        self.steps.iter().map(|step| self.info(step))
+    }
+
+    /// One step, for people.
+    pub fn step_info(&self, i: usize) -> StepInfo {
+        self.info(&self.steps[i])
+    }
+
+    fn info(&self, step: &Step) -> StepInfo {
+        let mut lines: Vec<_> = step.nodes.iter().filter_map(|&id| self.graph.node(id).at).collect();
+        lines.dedup();
+        let ops = match step.nodes.is_empty() {
+            true => vec!["copy"],
+            false => step.nodes.iter().filter_map(|&id| self.graph.op(id)).map(Op::name).collect(),
+        };
+        let meta = |(storage, shape): &(usize, Shape)| Meta::new(self.storages[*storage].dtype, shape);
+        let results: Vec<Meta> = step.outputs.iter().map(meta).collect();
+        StepInfo { ops, cost: self.cost(step), results, lines }
+    }
+
+    /// The node behind each result of a step; empty for a copy.
+    pub(crate) fn result_nodes(&self, i: usize) -> Vec<NodeId> {
+        match &self.steps[i].action {
+            Action::Tiles(program) => program.results.iter().map(|r| r.node).collect(),
+            _ => self.steps[i].nodes.to_vec(),
+        }
     }
 
     fn cost(&self, step: &Step) -> Cost {
@@ -160,20 +175,29 @@ impl fmt::Display for Plan {
             bytes(self.arena_bytes),
             bytes(self.unplanned_bytes)
         )?;
-        for (i, step) in self.steps().enumerate() {
-            let results = step.results.iter().map(Meta::to_string).collect::<Vec<_>>().join(", ");
-            let Cost { flops, bytes: moved } = step.cost;
-            write!(
-                f,
-                "{i:>4}  {:<40} {results}  {} flop, {}",
-                shorten(&step.ops),
-                count(flops),
-                bytes(moved as usize)
-            )?;
-            let lines = step.lines.iter().map(|at| format!("{}:{}", file(at), at.line())).collect::<Vec<_>>();
-            writeln!(f, "{}{}", if lines.is_empty() { "" } else { "  " }, dedup(lines).join(" "))?;
-        }
-        Ok(())
+        self.steps().enumerate().try_for_each(|(i, step)| writeln!(f, "{i:>4}  {step}"))
+    }
+}
+
+impl fmt::Display for StepInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let results = self.results.iter().map(Meta::to_string).collect::<Vec<_>>().join(", ");
+        let Cost { flops, bytes: moved } = self.cost;
+        write!(f, "{:<40} {results}  {} flop, {}", self.name(), count(flops), bytes(moved as usize))?;
+        let lines = self.source_lines();
+        write!(f, "{}{}", if lines.is_empty() { "" } else { "  " }, lines.join(" "))
+    }
+}
+
+impl StepInfo {
+    /// The ops in short: `exp mul×3 add`.
+    pub fn name(&self) -> String {
+        shorten(&self.ops)
+    }
+
+    /// The user's lines as `file:line`, each once.
+    pub fn source_lines(&self) -> Vec<String> {
+        dedup(self.lines.iter().map(|at| format!("{}:{}", file(at), at.line())).collect())
     }
 }
 

@@ -283,8 +283,9 @@ fn histories_before(results: &[Tensor], born: u64) -> Vec<History> {
     outside
 }
 
+/// Records a function with a backward of its own, if a gradient may be asked for.
 #[track_caller]
-fn record_function(
+pub(crate) fn record_function(
     outputs: Vec<Tensor>,
     edges: Vec<Option<History>>,
     backward: tape::Backward,

@@ -21,6 +21,7 @@ mod print;
 mod rng;
 mod scalar;
 mod shaping;
+mod switch;
 mod tape;
 mod tensor;
 pub mod trace;
@@ -50,4 +51,5 @@ pub use ops::{AvgPoolOptions, ConvOptions, ConvTransposeOptions, Divisor, MaxPoo
 pub use param::Param;
 pub use rng::Rng;
 pub use scalar::Scalar;
+pub use switch::Switch;
 pub use tensor::Tensor;

@@ -1,7 +1,6 @@
 //! Named, mutable tensors: weights and other state that outlives one computation.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use parking_lot::lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard};
@@ -11,6 +10,7 @@ use thalweg_core::{SpanMut, View};
 use crate::autodiff::Leaf;
 use crate::error::{OpError, fail};
 use crate::meta::Meta;
+use crate::switch::Switch;
 use crate::tape::{self, History, Kind, Node};
 use crate::tensor::Tensor;
 use crate::trace;
@@ -31,7 +31,7 @@ pub struct Param(Arc<Inner>);
 struct Inner {
     name: String,
     trainable: bool,
-    frozen: AtomicBool,
+    frozen: Switch,
     value: Arc<RwLock<Tensor>>,
 }
 
@@ -40,13 +40,13 @@ impl Param {
     #[track_caller]
     pub fn new(name: impl Into<String>, value: Tensor) -> Self {
         let value = Arc::new(RwLock::new(leaf(&value)));
-        Self(Arc::new(Inner { name: name.into(), trainable: true, frozen: AtomicBool::new(false), value }))
+        Self(Arc::new(Inner { name: name.into(), trainable: true, frozen: Switch::new(false), value }))
     }
 
     /// State that is read and written but not trained, such as running statistics.
     pub fn state(name: impl Into<String>, value: Tensor) -> Self {
         let value = Arc::new(RwLock::new(value.stop_gradient()));
-        Self(Arc::new(Inner { name: name.into(), trainable: false, frozen: AtomicBool::new(false), value }))
+        Self(Arc::new(Inner { name: name.into(), trainable: false, frozen: Switch::new(false), value }))
     }
 
     /// The name it was given.
@@ -66,12 +66,12 @@ impl Param {
 
     /// Whether [`Param::freeze`] has taken it out of training.
     pub fn is_frozen(&self) -> bool {
-        self.0.frozen.load(Ordering::Relaxed)
+        self.0.frozen.is_on()
     }
 
     /// Takes the parameter out of training, or brings it back: a frozen one is read as a constant.
     pub fn freeze(&self, frozen: bool) {
-        self.0.frozen.store(frozen, Ordering::Relaxed);
+        self.0.frozen.turn(frozen);
     }
 
     /// A number that this parameter, with all its clones, shares with no other one alive.

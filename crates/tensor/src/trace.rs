@@ -16,6 +16,7 @@ use crate::error::OpError;
 use crate::meta::Meta;
 use crate::ops::Op;
 use crate::param::Param;
+use crate::switch::Switch;
 use crate::tensor::Tensor;
 
 /// What a traced value is.
@@ -25,7 +26,7 @@ pub enum Source {
     Input(usize),
     /// The value of a parameter when the function begins.
     Param(Param),
-    /// A ready tensor that the function found around it.
+    /// A tensor that the function found around it: ready, or of a trace that encloses this one.
     Captured(Tensor),
     /// The result of an op on values recorded before.
     Op(Op, SmallVec<[u32; 4]>),
@@ -65,6 +66,8 @@ pub struct Recording {
     pub params: Vec<ParamUse>,
     /// The results.
     pub outputs: Vec<u32>,
+    /// The switches that the function looked at, and how they stood.
+    pub switches: Vec<(Switch, bool)>,
 }
 
 /// A value under way: what a traced tensor holds instead of memory.
@@ -90,6 +93,7 @@ struct Running {
     trace: Arc<Trace>,
     params: Vec<(Param, Tensor, u32, bool)>,
     index: HashMap<usize, usize>,
+    switches: Vec<(Switch, bool)>,
 }
 
 thread_local! {
@@ -115,7 +119,7 @@ pub fn record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Reco
     let guard = Guard::enter(&trace);
     let outputs = f(&inputs);
     let outputs = outputs.iter().map(|y| trace.value_of(y, at)).collect();
-    let params = guard.leave();
+    let (params, switches) = guard.leave();
     let params = params.into_iter().map(|(param, value, read, written)| ParamUse {
         param,
         read,
@@ -123,7 +127,7 @@ pub fn record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Reco
     });
     let params = params.collect();
     let values = std::mem::take(&mut trace.lock().values);
-    Recording { values, params, outputs }
+    Recording { values, params, outputs, switches }
 }
 
 /// Whether code on this thread is being traced.
@@ -150,6 +154,8 @@ impl Trace {
     fn value_of(self: &Arc<Self>, t: &Tensor, at: &'static Location<'static>) -> u32 {
         match t.symbol() {
             Some(symbol) if Arc::ptr_eq(&symbol.trace, self) => symbol.value,
+            // A function inside a traced function sees the values around it.
+            Some(symbol) if is_running(&symbol.trace) => self.capture(t, at),
             Some(symbol) => panic!("{}", OpError::MixedTraces { op: "record", at, made: symbol.made_at() }),
             None => self.capture(t, at),
         }
@@ -158,16 +164,22 @@ impl Trace {
     fn capture(&self, t: &Tensor, at: &'static Location<'static>) -> u32 {
         let mut building = self.lock();
         let Building { values, captured, region, .. } = &mut *building;
-        let same = captured.entry(t.view().address().addr()).or_default();
+        let address = match t.symbol() {
+            Some(symbol) => symbol.value as usize,
+            None => t.view().address().addr(),
+        };
+        let same = captured.entry(address).or_default();
         let known = same.iter().find(|&&v| match &values[v as usize].source {
-            Source::Captured(c) => c.meta() == t.meta() && c.layout() == t.layout(),
+            Source::Captured(c) => {
+                c.meta() == t.meta() && c.layout() == t.layout() && c.is_traced() == t.is_traced()
+            }
             _ => false,
         });
         if let Some(&value) = known {
             return value;
         }
         let value = values.len() as u32;
-        let source = Source::Captured(t.stop_gradient());
+        let source = Source::Captured(t.clone());
         values.push(Recorded { source, meta: t.meta().clone(), at, region: *region });
         same.push(value);
         value
@@ -189,13 +201,33 @@ pub(crate) fn note(
     at: &'static Location<'static>,
 ) -> Result<Tensor, OpError> {
     let symbols = || inputs.iter().filter_map(|t| t.symbol());
-    let first = symbols().next().expect("called with a traced operand");
-    if let Some(other) = symbols().find(|s| !Arc::ptr_eq(&s.trace, &first.trace)) {
+    // The innermost trace that an operand belongs to; those around it lend their values.
+    let first = symbols().max_by_key(|s| depth(&s.trace)).expect("called with a traced operand");
+    let foreign = |s: &&Symbol| !Arc::ptr_eq(&s.trace, &first.trace) && !is_running(&s.trace);
+    if let Some(other) = symbols().find(foreign) {
         return Err(OpError::MixedTraces { op: op.name(), at: first.made_at(), made: other.made_at() });
     }
-    let trace = Arc::clone(&first.trace);
+    let trace = innermost(&first.trace);
     let operands = inputs.iter().map(|t| trace.value_of(t, at)).collect();
     Ok(trace.push(Source::Op(op, operands), meta, at))
+}
+
+/// How deep a trace lies among those that run on this thread; 0 for one that does not run.
+fn depth(trace: &Arc<Trace>) -> usize {
+    RUNNING.with_borrow(|r| r.iter().rposition(|r| Arc::ptr_eq(&r.trace, trace)).map_or(0, |i| i + 1))
+}
+
+fn is_running(trace: &Arc<Trace>) -> bool {
+    depth(trace) > 0
+}
+
+/// The trace that runs innermost, if `trace` encloses it: an op on values from around belongs to the
+/// function that applies it.
+fn innermost(trace: &Arc<Trace>) -> Arc<Trace> {
+    match is_running(trace) {
+        true => RUNNING.with_borrow(|r| Arc::clone(&r.last().expect("one runs").trace)),
+        false => Arc::clone(trace),
+    }
 }
 
 /// The present value of a parameter, if a trace runs on this thread.
@@ -241,7 +273,7 @@ pub(crate) fn recomputing<R>(like: &[Tensor], f: impl FnOnce() -> R) -> R {
 
 impl Running {
     fn entry(&mut self, param: &Param) -> usize {
-        let Self { trace, params, index } = self;
+        let Self { trace, params, index, .. } = self;
         *index.entry(param.id()).or_insert_with(|| {
             let read = trace.push(Source::Param(param.clone()), param.meta(), Location::caller());
             let value = read.symbol().expect("just traced").value;
@@ -252,20 +284,39 @@ impl Running {
 }
 
 /// Marks a trace as running; also a panic ends it.
+/// Notes that the function under way depends on a switch.
+#[inline]
+pub(crate) fn looked_at(switch: &Switch, on: bool) {
+    if IS_RUNNING.get() {
+        RUNNING.with_borrow_mut(|r| {
+            // Those around the innermost depend on it too.
+            for running in r.iter_mut().filter(|r| !r.switches.iter().any(|(s, _)| s.is(switch))) {
+                running.switches.push((switch.clone(), on));
+            }
+        });
+    }
+}
+
 struct Guard;
 
 impl Guard {
     fn enter(trace: &Arc<Trace>) -> Self {
-        let running = Running { trace: Arc::clone(trace), params: Vec::new(), index: HashMap::new() };
+        let running = Running {
+            trace: Arc::clone(trace),
+            params: Vec::new(),
+            index: HashMap::new(),
+            switches: Vec::new(),
+        };
         RUNNING.with_borrow_mut(|r| r.push(running));
         IS_RUNNING.set(true);
         Guard
     }
 
-    fn leave(self) -> Vec<(Param, Tensor, u32, bool)> {
+    #[allow(clippy::type_complexity)] // the fields of `Running`, once it is over
+    fn leave(self) -> (Vec<(Param, Tensor, u32, bool)>, Vec<(Switch, bool)>) {
         let running = Self::pop();
         std::mem::forget(self);
-        running.map(|r| r.params).unwrap_or_default()
+        running.map(|r| (r.params, r.switches)).unwrap_or_default()
     }
 
     fn pop() -> Option<Running> {

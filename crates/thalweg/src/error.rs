@@ -25,7 +25,7 @@ pub enum Error {
     Mismatch(#[from] Box<Mismatch>),
     /// Anything else that a layer or an optimiser refused.
     #[error(transparent)]
-    Nn(NnError),
+    Nn(Box<NnError>),
     /// Data could not be had.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -57,7 +57,7 @@ impl From<NnError> for Error {
             NnError::Op(e) => Error::Op(e),
             NnError::Format(e) => Error::Format(e),
             NnError::Mismatch(e) => Error::Mismatch(e),
-            other => Error::Nn(other),
+            other => Error::Nn(Box::new(other)),
         }
     }
 }

@@ -42,5 +42,15 @@ pub mod prelude {
         custom_vjp, grad, hessian, hvp, jacobian, jit, jvp, no_grad, value_and_grad, vjp, vmap,
     };
     pub use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U32};
-    pub use thalweg_nn::*;
+    pub use thalweg_nn::{
+        Accumulator, Activation, Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, AdaptiveAvgPool1d,
+        AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d, Asgd,
+        AttentionConfig, AttentionMask, Average, AvgPool1d, AvgPool2d, AvgPool3d, BatchNorm, Clip, Conv1d,
+        Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Decay, Dropout, Embedding,
+        Flatten, Group, GroupNorm, Gru, InstanceNorm, Layer, LayerNorm, Lbfgs, LbfgsOptions,
+        LearnedPositions, LineSearch, Linear, Lion, Lstm, MaxPool1d, MaxPool2d, MaxPool3d, Mlp, Module,
+        MultiHeadAttention, Muon, NAdam, NormOrder, Optimizer, PRelu, RAdam, RecurrentOptions, Residual,
+        RmsNorm, RmsProp, Rnn, Rotary, Rprop, Rule, Sequential, Sgd, Slots, TransformerBlock,
+        TransformerConfig, accuracy, autocast, init, schedule,
+    };
 }

@@ -13,6 +13,7 @@ mod binary;
 mod conv;
 mod higher;
 mod index;
+mod layers;
 mod linalg;
 mod loss;
 mod matmul;
@@ -21,6 +22,7 @@ mod optim;
 mod reduce;
 mod schedule;
 mod shape;
+mod training;
 mod unary;
 
 use std::collections::BTreeMap;
@@ -71,7 +73,12 @@ type Outcome = Option<Result<(), String>>;
 /// Lists of the index whose cases are more than one call: the list, the family, and its file here.
 type Run = (&'static str, &'static str, fn(&Value, &BTreeMap<String, Tensor>) -> Outcome);
 
-const RUNS: &[Run] = &[("optimizers", "optim", optim::check), ("schedules", "schedule", schedule::check)];
+const RUNS: &[Run] = &[
+    ("optimizers", "optim", optim::check),
+    ("schedules", "schedule", schedule::check),
+    ("training", "training", training::check),
+    ("layers", "layers", layers::check),
+];
 
 /// How the cases of one op went.
 #[derive(Default)]
@@ -116,7 +123,10 @@ pub fn run_all(dir: &Path, only: Option<&str>) -> Result<()> {
 pub fn run(dir: &Path, only: Option<&str>, mode: Mode) -> Result<()> {
     let index = std::fs::read_to_string(dir.join("index.json"))
         .with_context(|| format!("no index.json in {}", dir.display()))?;
-    let index: Value = serde_json::from_str(&index).context("index.json is no JSON")?;
+    let mut index: Value = serde_json::from_str(&index).context("index.json is no JSON")?;
+    // Layers came later and have an index of their own.
+    let layers = std::fs::read_to_string(dir.join("layers.json")).context("no layers.json")?;
+    index["layers"] = serde_json::from_str(&layers).context("layers.json is no JSON")?;
     let mut files: BTreeMap<String, BTreeMap<String, Tensor>> = BTreeMap::new();
     let mut ops: BTreeMap<String, Tally> = BTreeMap::new();
     std::panic::set_hook(Box::new(|_| {}));
@@ -150,12 +160,12 @@ pub fn run(dir: &Path, only: Option<&str>, mode: Mode) -> Result<()> {
     }
     for (list, family, check) in RUNS {
         for case in index[*list].as_array().into_iter().flatten() {
-            // A schedule has no op: its name says which it is.
-            let op = case["op"].as_str().unwrap_or(text(case, "id"));
+            // A layer or a schedule is no op: its name says which it is.
+            let op = case["op"].as_str().or(case["layer"].as_str()).unwrap_or(text(case, "id"));
             if only.is_some_and(|o| o != op && o != *family) {
                 continue;
             }
-            let file = text(case, "file");
+            let file = if *list == "layers" { "layers.safetensors" } else { text(case, "file") };
             if !file.is_empty() && !files.contains_key(file) {
                 files.insert(file.to_owned(), load(&dir.join(file))?);
             }

@@ -41,13 +41,18 @@ impl Dropout {
     pub fn channels(p: f64, rng: &mut Rng) -> Self {
         Self { whole_channels: true, ..Self::new(p, rng) }
     }
+
+    /// Whether it drops anything at present.
+    pub fn is_active(&self) -> bool {
+        self.p > 0.0 && self.mode.is_training()
+    }
 }
 
 impl Layer for Dropout {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         let frame = Frame::open();
-        if self.p == 0.0 || !self.mode.is_training() {
+        if !self.is_active() {
             return frame.close(self, x.clone());
         }
         let mut shape = x.shape().clone();

@@ -140,7 +140,10 @@ impl Keep {
     /// The result.
     pub const OUTPUT: Keep = Keep(1 << 31);
 
-    /// The value of operand `i` (of the first 30).
+    /// The values of all operands.
+    pub const INPUTS: Keep = Keep(1 << 29);
+
+    /// The value of operand `i` (of the first 29).
     pub const fn input(i: usize) -> Keep {
         Keep(1 << i)
     }
@@ -151,7 +154,7 @@ impl Keep {
     }
 
     pub(crate) fn value(self, i: usize) -> bool {
-        i < 30 && self.0 & (1 << i) != 0
+        self.0 & Self::INPUTS.0 != 0 || (i < 29 && self.0 & (1 << i) != 0)
     }
 
     pub(crate) fn metas(self) -> bool {
