@@ -2,7 +2,7 @@
 //!
 //! A [`Run`] is a folder with the configuration, the metrics as JSON lines and as TensorBoard events, and
 //! [`Checkpoints`]. Checkpoints are written on a thread of their own from a copy, and appear all at once or not at
-//! all: a process that is killed leaves the last whole one. [`list`] and [`plot::svg`] look at many runs, [`report`]
+//! all: a process that is killed leaves the last whole one. [`list`] and [`plot::Plot`] look at many runs, [`report`]
 //! makes a page of one.
 //!
 //! Knows no layer and no socket: a checkpoint is named tensors and a small JSON value.
