@@ -18,6 +18,9 @@ const STEPS: &[Step] = &[
     ("op page", op_page::check),
     ("clippy", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])),
     ("tests", || cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--quiet"])),
+    ("features", || {
+        cargo(&["test", "-p", "thalweg-data", "--features", "download,parquet", "--tests", "--quiet"])
+    }),
     ("doctests", || cargo(&["test", "--workspace", "--doc", "--quiet"])),
     ("golden", || golden::run_all(&root().join("golden"), None)),
     ("programs", || programs::run(0, Some(10_000))),
@@ -40,7 +43,7 @@ pub fn run() -> Result<()> {
 
 /// Each parser under libFuzzer for a while.
 pub fn fuzz(seconds: u64) -> Result<()> {
-    for target in ["npy", "npz", "safetensors"] {
+    for target in ["npy", "npz", "safetensors", "idx", "csv", "libsvm", "trees"] {
         println!("== fuzz {target} for {seconds} s");
         let limit = format!("-max_total_time={seconds}");
         // The corpus in the repository stays small: what the fuzzer finds goes elsewhere.
