@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{golden, op_page, root, tidy};
+use crate::{golden, op_page, root, simulate, tidy};
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -19,6 +19,7 @@ const STEPS: &[Step] = &[
     ("clippy", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])),
     ("tests", || cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--quiet"])),
     ("doctests", || cargo(&["test", "--workspace", "--doc", "--quiet"])),
+    ("simulation", || simulate::seeds(0, Some(simulate::IN_CHECK))),
     ("golden", || golden::run(&root().join("golden"), None)),
     ("examples", examples),
     ("rustdoc", rustdoc),

@@ -1,0 +1,90 @@
+//! What can go wrong between processes.
+
+use thiserror::Error;
+
+use crate::ids::{Clock, ShardId, TableId};
+
+/// Everything that a cluster call can refuse or fail with.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// A consistency that is none.
+    #[error("sync: {got:?} is no mode; use bsp, ssp:STALENESS, async or backup:SLOTS")]
+    BadSync {
+        /// The text given.
+        got: String,
+    },
+    /// All copies of a shard are gone.
+    #[error("{shard}: every server that held it is gone; resume from a checkpoint")]
+    Lost {
+        /// The shard.
+        shard: ShardId,
+    },
+    /// A shard refused a request that no retry can mend.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// Why a shard refuses a request for good. These end a call; everything else is retried.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A table that is there already, otherwise than asked for.
+    #[error("create: {table} exists with another shape or rule")]
+    Mismatch {
+        /// The table.
+        table: TableId,
+    },
+    /// A rule that the server's program did not register.
+    #[error("create: {table} wants the rule `{rule}`, which the server does not know; register it before joining")]
+    UnknownRule {
+        /// The table.
+        table: TableId,
+        /// The rule's name.
+        rule: String,
+    },
+    /// A function that the server's program did not register.
+    #[error("compute: the server does not know the function `{function}`; register it before joining")]
+    UnknownFunction {
+        /// The function's name.
+        function: String,
+    },
+    /// A table that was never created.
+    #[error("push: there is no {table}; create it first")]
+    NoTable {
+        /// The table.
+        table: TableId,
+    },
+    /// A push or pull of another form than the table's.
+    #[error("{table} holds {want}, the request has {got}")]
+    Form {
+        /// The table.
+        table: TableId,
+        /// What the table holds.
+        want: String,
+        /// What the request carries.
+        got: String,
+    },
+    /// Row numbers that are not sorted or not unique.
+    #[error("{table}: row numbers must rise strictly; sort them and add up repeated rows")]
+    Keys {
+        /// The table.
+        table: TableId,
+    },
+    /// A clock that the slot has not reached, or a version that is gone.
+    #[error("clock {got} is not the one served, {want}")]
+    Clock {
+        /// The clock that the shard expects.
+        want: Clock,
+        /// The clock that came.
+        got: Clock,
+    },
+    /// A slot that the run does not have.
+    #[error("slot {got} does not exist; the run has {n_slots}")]
+    Slot {
+        /// The slot.
+        got: u32,
+        /// How many there are.
+        n_slots: usize,
+    },
+}
