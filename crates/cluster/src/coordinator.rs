@@ -73,7 +73,8 @@ impl Coordinator {
         let heard = servers.chain(view.workers.keys().map(|id| Peer::Worker(*id))).map(|p| (p, now)).collect();
         let leased = view.servers.keys().chain(durable.yielding.keys());
         let granted = leased.map(|id| (*id, now + timing.patience())).collect();
-        let (adopted, published, first_join) = (BTreeMap::new(), Epoch(0), None);
+        let (adopted, published) = (BTreeMap::new(), Epoch(0));
+        let first_join = (!view.servers.is_empty() || !view.workers.is_empty()).then_some(now);
         Self { size, timing, durable, heard, granted, adopted, published, first_join }
     }
 

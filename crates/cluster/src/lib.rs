@@ -22,6 +22,7 @@ pub mod state;
 mod sync;
 pub mod table;
 pub mod view;
+pub mod wire;
 
 pub use error::{ClusterError, Refusal};
 pub use ids::{CallId, Clock, Epoch, Peer, ServerId, SessionId, ShardId, Slot, TableId};

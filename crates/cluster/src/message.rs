@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::Refusal;
 use crate::ids::{CallId, Clock, Epoch, Peer, ServerId, ShardId, Slot};
-use crate::state::{Parts, Pushed, Reads, Record, State, Update, Wants};
+use crate::state::{Parts, Pushed, Reads, Record, Sent, Update, Wants};
 use crate::view::View;
 
 /// Time on a process's own clock since some moment of its own.
@@ -48,7 +48,7 @@ pub enum Message {
         /// Which shard.
         shard: ShardId,
         /// What to start from.
-        state: Arc<State>,
+        state: Arc<Sent>,
     },
     /// To the coordinator: a process wants to take part.
     Join(Join),
@@ -70,6 +70,10 @@ pub enum Message {
     },
     /// From the coordinator: you are no member any more.
     Expelled,
+    /// To the coordinator, by anybody: how do things stand?
+    AskStatus,
+    /// From the coordinator: one line per process, for people.
+    Status(Vec<String>),
 }
 
 /// A request: any of create, push and pull, for one slot and shard.
@@ -92,6 +96,8 @@ pub struct Call {
     pub push: Option<Arc<Update>>,
     /// What to read afterwards.
     pub pull: Option<Arc<Wants>>,
+    /// The read waits for everybody's updates below its clock, whatever the consistency allows.
+    pub fresh: bool,
 }
 
 impl Call {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::error::Refusal;
 use crate::ids::{Epoch, Peer, ServerId, ShardId, Slot};
 use crate::message::{Answer, Call, Done, Message, Outcome, Outgoing};
-use crate::state::{Plan, Pushed, Record, Snapshot, State, Update};
+use crate::state::{Plan, Pushed, Record, Sent, Snapshot, State, Update};
 use crate::table::sum;
 use crate::view::Chain;
 
@@ -230,12 +230,14 @@ impl Replica {
     }
 
     /// The whole state from the one before, for a newcomer.
-    pub fn install(&mut self, from: ServerId, state: &Arc<State>, out: &mut Vec<Outgoing>) {
+    pub fn install(&mut self, from: ServerId, sent: &Sent, out: &mut Vec<Outgoing>) {
         if self.before != Some(from) {
             return;
         }
-        if self.state.as_ref().is_none_or(|own| own.index() < state.index()) {
-            self.state = Some(State::clone(state));
+        if self.state.as_ref().is_none_or(|own| own.index() < sent.index) {
+            // What does not fit comes from another program: this one cannot take part.
+            let Ok(state) = State::received(self.plan.clone(), sent.clone()) else { return };
+            self.state = Some(state);
             self.log.clear();
         }
         self.advance(out);
@@ -296,7 +298,7 @@ impl Replica {
             after.stage = Stage::Installing(state.index());
             (after.acknowledged, after.sent) = (0, state.index());
             self.log.clear();
-            out.push((to, Message::Install { epoch, shard, state: Arc::new(state.clone()) }));
+            out.push((to, Message::Install { epoch, shard, state: Arc::new(state.to_send()) }));
         }
         if let Stage::Installing(_) = after.stage {
             return; // what follows is sent once the state is there
@@ -377,7 +379,7 @@ fn outcome(state: &State, w: &Waiting) -> Option<Outcome> {
     }
     let reads = match &call.pull {
         None => None,
-        Some(wants) if state.readable(call.slot, call.read_clock(), wants) => {
+        Some(wants) if state.readable(call.slot, call.read_clock(), wants, call.fresh) => {
             match state.read(call.read_clock(), wants) {
                 Ok(reads) => Some(reads),
                 Err(refusal) => return Some(Outcome::Refused(refusal)),

@@ -91,7 +91,12 @@ impl Server {
                     replica.install(from, &state, out);
                 });
             }
-            Message::Answer(_) | Message::Join(_) | Message::Welcome { .. } | Message::Heartbeat(_) => {}
+            Message::Answer(_)
+            | Message::Join(_)
+            | Message::Welcome { .. }
+            | Message::Heartbeat(_)
+            | Message::AskStatus
+            | Message::Status(_) => {}
         }
         self.finish(out, now)
     }

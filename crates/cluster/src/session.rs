@@ -21,6 +21,8 @@ pub struct Request {
     pub push: Option<Arc<Update>>,
     /// What to read.
     pub pull: Option<Arc<Wants>>,
+    /// Read only what has everybody's updates below the clock.
+    pub fresh: bool,
 }
 
 /// What happened to a session.
@@ -264,6 +266,7 @@ impl Session {
                     create: self.tables.get(shard.0 as usize).filter(|_| asks && *slot == Slot(0)).cloned(),
                     push: pending.request.push.clone(),
                     pull: pending.request.pull.clone(),
+                    fresh: pending.request.fresh,
                 };
                 out.push((Peer::Server(head), Message::Call(call)));
             }

@@ -28,6 +28,11 @@ impl Cuts {
         Self { every: every.filter(|n| *n > 0), done: clock, forks: BTreeMap::new(), skipped: clock }
     }
 
+    /// For a copy that begins in the middle: cuts that pushes have crossed already are left out.
+    pub fn resumed(every: Option<Clock>, version: Clock, furthest: Clock) -> Self {
+        Self { skipped: furthest, ..Self::new(every, version) }
+    }
+
     /// To be called before a push at `clock` is applied: forks the tables at the cuts that it crosses.
     pub fn before(&mut self, clock: Clock, tables: &Tables) {
         let Some(every) = self.every else { return };

@@ -14,7 +14,7 @@ use crate::mechanisms::Mechanisms;
 use crate::rule::Registry;
 use crate::snapshot::Cuts;
 use crate::sync::Sync;
-use crate::table::{Delta, PartSpec, Table, Values, Version, Want};
+use crate::table::{Contents, Delta, PartSpec, Table, Values, Version, Want};
 
 /// The gradients of one push, for the tables it touches. A push without any only moves the clock.
 pub type Update = BTreeMap<TableId, Delta>;
@@ -98,6 +98,16 @@ pub struct State {
     cuts: Cuts,
 }
 
+/// A state on its way to another server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sent {
+    pub(crate) index: u64,
+    pub(crate) version: Clock,
+    pub(crate) marks: Vec<Clock>,
+    pub(crate) counted: Vec<Option<Clock>>,
+    pub(crate) tables: BTreeMap<TableId, (PartSpec, Contents)>,
+}
+
 /// A shard exactly at a clock: every push below it, none above.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
@@ -119,6 +129,29 @@ impl State {
         let (marks, counted) = (vec![clock; plan.n_slots], vec![None; plan.n_slots]);
         let cuts = Cuts::new(plan.snapshot_every, clock);
         Self { plan, index: 0, version: clock, marks, counted, tables, cuts }
+    }
+
+    /// A copy of another server's state, from what was sent.
+    pub(crate) fn received(plan: Arc<Plan>, sent: Sent) -> Result<Self, Refusal> {
+        let Sent { index, version, marks, counted, tables: parts } = sent;
+        let n_slots = plan.n_slots;
+        if marks.len() != n_slots || counted.len() != n_slots {
+            return Err(Refusal::Slot { got: marks.len() as u32, n_slots });
+        }
+        let mut tables = Tables::new();
+        for (id, (spec, contents)) in parts {
+            tables.insert(id, Table::received(id, spec, contents, &plan.registry)?);
+        }
+        let furthest = marks.iter().copied().max().unwrap_or(version);
+        let cuts = Cuts::resumed(plan.snapshot_every, version, furthest);
+        Ok(Self { plan, index, version, marks, counted, tables, cuts })
+    }
+
+    /// What another server needs to go on from here.
+    pub(crate) fn to_send(&self) -> Sent {
+        let tables = self.tables.iter().map(|(id, t)| (*id, (t.spec().clone(), t.stored()))).collect();
+        let (marks, counted) = (self.marks.clone(), self.counted.clone());
+        Sent { index: self.index, version: self.version, marks, counted, tables }
     }
 
     /// How many records it has applied.
@@ -182,10 +215,12 @@ impl State {
         Ok(missing)
     }
 
-    /// Whether a slot at this clock may read: all updates below `clock - s` are in, and its own.
-    pub fn readable(&self, slot: Slot, clock: Clock, wants: &Wants) -> bool {
+    /// Whether a slot at this clock may read: all updates below `clock - s` are in, and its own. With
+    /// `fresh`, as if `s` were zero.
+    pub fn readable(&self, slot: Slot, clock: Clock, wants: &Wants, fresh: bool) -> bool {
         let slack = if self.plan.mechanisms.staleness_bound { 0 } else { 2 };
         let bound = match self.plan.sync.staleness() {
+            _ if fresh => self.version >= clock,
             Some(s) => self.version + s + slack >= clock,
             None => true,
         };
@@ -300,12 +335,12 @@ mod tests {
         for clock in 0..2 {
             state.apply(&Record::Push { slot: Slot(0), clock, update: add(1.0) });
         }
-        assert!(state.readable(Slot(0), 2, &wants()), "two clocks ahead of slot 1 is within the bound");
+        assert!(state.readable(Slot(0), 2, &wants(), false), "two clocks ahead of slot 1 is within the bound");
         state.apply(&Record::Push { slot: Slot(0), clock: 2, update: add(1.0) });
-        assert!(!state.readable(Slot(0), 3, &wants()), "three is not");
+        assert!(!state.readable(Slot(0), 3, &wants(), false), "three is not");
         state.apply(&Record::Push { slot: Slot(1), clock: 0, update: add(1.0) });
-        assert!(state.readable(Slot(0), 3, &wants()));
-        assert!(!state.readable(Slot(1), 2, &wants()), "its own push is not there");
+        assert!(state.readable(Slot(0), 3, &wants(), false));
+        assert!(!state.readable(Slot(1), 2, &wants(), false), "its own push is not there");
     }
 
     #[test]

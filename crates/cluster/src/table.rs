@@ -261,36 +261,52 @@ impl Table {
         }
     }
 
-    /// Values with the rule's state, for a checkpoint: dense ranges, or rows with their numbers.
+    /// Everything it holds.
     pub fn stored(&self) -> Contents {
-        match &self.body {
-            Body::Dense { values, state, .. } => {
-                Contents::Dense { values: values.clone(), state: state.clone() }
-            }
-            Body::Rows { rows, .. } => Contents::Rows(rows.clone()),
+        match self.body.clone() {
+            Body::Dense { values, state, previous } => Contents::Dense { values, state, previous },
+            Body::Rows { rows, previous } => Contents::Rows { rows, previous },
         }
     }
 
-    /// The same table with other contents.
-    pub fn with_contents(mut self, table: TableId, contents: Contents) -> Result<Self, Refusal> {
-        let per_value = self.rule.state_per_value();
-        match (&mut self.body, contents, &self.spec.form) {
-            (
-                Body::Dense { values, state, previous },
-                Contents::Dense { values: v, state: s },
-                Form::Dense { len },
-            ) if v.len() == *len && s.len() == per_value * len => {
-                (*values, *state, *previous) = (v, s, None);
-            }
-            (Body::Rows { rows, previous }, Contents::Rows(r), Form::Rows { width, .. })
-                if r.values().all(|row| row.len() == width * (1 + per_value)) =>
+    /// A table with these contents.
+    pub fn received(
+        table: TableId,
+        spec: PartSpec,
+        contents: Contents,
+        registry: &Registry,
+    ) -> Result<Self, Refusal> {
+        let len = if let Form::Dense { len } = spec.form { len } else { 0 };
+        let Contents::Dense { values: first, .. } = &contents else {
+            return Self::new(table, spec, &Values::default(), registry)?.with_rows(table, contents);
+        };
+        let mut new = Self::new(table, spec, first, registry)?;
+        let per_value = new.rule.state_per_value();
+        match contents {
+            Contents::Dense { values, state, previous }
+                if state.len() == per_value * len && previous.as_ref().is_none_or(|p| p.len() == len) =>
             {
-                *rows = r;
-                previous.clear();
+                new.body = Body::Dense { values, state, previous };
+                Ok(new)
             }
-            _ => return Err(form(table, &self.spec, "contents of another size".into())),
+            _ => Err(form(table, &new.spec, "state of another size".into())),
         }
-        Ok(self)
+    }
+
+    fn with_rows(mut self, table: TableId, contents: Contents) -> Result<Self, Refusal> {
+        let Form::Rows { width, .. } = self.spec.form else {
+            return Err(form(table, &self.spec, "rows".into()));
+        };
+        let len = width * (1 + self.rule.state_per_value());
+        match contents {
+            Contents::Rows { rows, previous }
+                if rows.values().chain(previous.values().flatten()).all(|row| row.len() == len) =>
+            {
+                self.body = Body::Rows { rows, previous };
+                Ok(self)
+            }
+            _ => Err(form(table, &self.spec, "rows of another width".into())),
+        }
     }
 
     pub(crate) fn hash(&self, h: &mut impl Hasher) {
@@ -310,18 +326,25 @@ impl Table {
     }
 }
 
-/// All values of one table's part.
+/// Everything that one table's part holds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Contents {
-    /// A dense range and its rule's state.
+    /// A dense range.
     Dense {
         /// The parameters.
         values: Values,
         /// What the rule keeps.
         state: Values,
+        /// The parameters before the last round.
+        previous: Option<Values>,
     },
     /// Rows by number, each followed by its rule's state.
-    Rows(BTreeMap<u64, Values>),
+    Rows {
+        /// The rows.
+        rows: BTreeMap<u64, Values>,
+        /// What the last round replaced.
+        previous: BTreeMap<u64, Option<Values>>,
+    },
 }
 
 impl fmt::Debug for Table {

@@ -57,7 +57,7 @@ impl Program {
     /// What to read, by shard.
     pub fn pull(&self) -> Vec<Request> {
         let shards = (0..self.layout.n_shards() as u32).map(ShardId);
-        shards.map(|shard| Request { push: None, pull: Some(Arc::new(self.wants(shard))) }).collect()
+        shards.map(|shard| Request { pull: Some(Arc::new(self.wants(shard))), ..Request::default() }).collect()
     }
 
     fn wants(&self, shard: ShardId) -> Wants {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::check::{Checks, Violation};
 use super::program::Program;
 use super::schedule::{Draw, Node, Schedule, What};
+use crate::error::Refusal;
 use crate::coordinator::{Coordinator, Durable, Size};
 use crate::ids::{Clock, Peer, SessionId, ShardId, Slot};
 use crate::mechanisms::Mechanisms;
@@ -15,6 +16,7 @@ use crate::server::{Server, Source};
 use crate::session::{Event, Session};
 use crate::state::{Plan, Reads, Snapshot, State};
 use crate::view::Timing;
+use crate::wire;
 
 const MS: u64 = 1000;
 /// The network is whole and quick from here on.
@@ -348,8 +350,10 @@ impl World {
                 }
             }
             Event::Refused { slot, refusal } => {
+                // A worker is ahead of a shard only when the shard forgot what it had acknowledged.
+                let forgot = matches!(refusal, Refusal::Clock { want, got } if got > want);
                 let what = format!("{slot} of {id} was refused: {refusal}");
-                return Err(Violation { invariant: 5, what });
+                return Err(Violation { invariant: if forgot { 2 } else { 5 }, what });
             }
             Event::Ended(_) => {
                 process.gone = process.leaving;
@@ -385,7 +389,7 @@ impl World {
                 if self.cut(from, node, self.now) || self.cut(from, node, at) {
                     continue;
                 }
-                let message = message.clone();
+                let message = if self.schedule.seed.is_multiple_of(4) { carried(sender, &message) } else { message.clone() };
                 self.push(at, Happening::Deliver { from: sender, to: node, life, message });
             }
         }
@@ -508,6 +512,14 @@ impl World {
         });
         format!("{}; {:?}", waits.collect::<Vec<_>>().join("; "), self.disk.view)
     }
+}
+
+/// A message as it is after its way through the wire format.
+fn carried(from: Peer, message: &Message) -> Message {
+    let mut bytes = Vec::new();
+    wire::Frame::new(from, message).write(&mut bytes).expect("memory takes everything");
+    let read = wire::read(&mut &bytes[..], &wire::Limits::default()).expect("what was written can be read");
+    read.expect("a frame was written").1
 }
 
 fn size(schedule: &Schedule) -> Size {
