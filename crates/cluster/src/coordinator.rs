@@ -169,7 +169,7 @@ impl Coordinator {
         self.change(now, |view| {
             former.iter().for_each(|id| placement::remove_server(view, *id));
             view.workers.retain(|_, m| m.name != name);
-            let member = Member { name, address, nonce, leaving: false };
+            let member = Member { name, address, nonce, leaving: false, confirmed: false };
             match role {
                 Role::Server => drop(view.servers.insert(ServerId(id), member)),
                 Role::Worker => drop(view.workers.insert(SessionId(id), member)),
@@ -187,7 +187,9 @@ impl Coordinator {
         *adopted = (*adopted).max(heartbeat.epoch);
         let current = heartbeat.epoch == self.view().epoch;
         self.change(now, |view| {
-            view.servers.get_mut(&id).expect("it is a member").leaving |= heartbeat.leaving;
+            let member = view.servers.get_mut(&id).expect("it is a member");
+            member.leaving |= heartbeat.leaving;
+            member.confirmed = true;
             // A report from another view may speak of an earlier time that the newcomer joined.
             for (shard, newcomer) in heartbeat.caught_up.iter().filter(|_| current) {
                 let Some(chain) = view.shards.get_mut(shard.0 as usize) else { continue };
@@ -231,8 +233,9 @@ impl Coordinator {
         f(&mut view);
         let waited = self.first_join.is_some_and(|t| now >= t + self.timing.gather);
         let enough = |n: usize, announced: usize| n >= announced || (waited && n > 0);
-        if view.shards.is_empty() && enough(view.servers.len(), self.size.n_servers) {
-            let servers: Vec<_> = view.servers.keys().copied().collect();
+        let servers: Vec<_> =
+            view.servers.iter().filter(|(_, m)| m.confirmed && !m.leaving).map(|(id, _)| *id).collect();
+        if view.shards.is_empty() && enough(servers.len(), self.size.n_servers) {
             view.shards = placement::first_chains(&servers, self.size.n_shards, self.size.replicas);
         }
         placement::improve(&mut view, self.size.replicas);

@@ -76,6 +76,19 @@ pub enum Message {
     Status(Vec<String>),
 }
 
+impl Message {
+    /// The view that a message between workers and servers was sent in.
+    pub fn epoch(&self) -> Option<Epoch> {
+        match self {
+            Message::Call(call) => Some(call.epoch),
+            Message::Replicate { epoch, .. }
+            | Message::Replicated { epoch, .. }
+            | Message::Install { epoch, .. } => Some(*epoch),
+            _ => None,
+        }
+    }
+}
+
 /// A request: any of create, push and pull, for one slot and shard.
 #[derive(Debug, Clone)]
 pub struct Call {
@@ -179,4 +192,6 @@ pub struct Heartbeat {
     pub leaving: bool,
     /// What it waits for, in words; empty when it works.
     pub waiting_for: String,
+    /// How far it has come: the lowest clock of its slots or shards.
+    pub clock: Clock,
 }

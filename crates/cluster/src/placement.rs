@@ -37,7 +37,7 @@ pub fn dispensable(view: &View, servers: &BTreeSet<ServerId>) -> bool {
 /// most one newcomer to a chain, and takes a server out of a chain only when enough others have
 /// everything.
 pub fn improve(view: &mut View, length: usize) {
-    let staying: Vec<ServerId> = view.servers.iter().filter(|(_, m)| !m.leaving).map(|(id, _)| *id).collect();
+    let staying: Vec<ServerId> = view.servers.iter().filter(|(_, m)| m.confirmed && !m.leaving).map(|(id, _)| *id).collect();
     let length = length.min(staying.len().max(1));
     let next_epoch = crate::ids::Epoch(view.epoch.0 + 1);
     for i in 0..view.shards.len() {
@@ -119,7 +119,7 @@ mod tests {
     fn view(servers: &[u64], n_shards: usize, length: usize) -> View {
         let servers = ids(servers, ServerId);
         let shards = first_chains(&servers, n_shards, length);
-        View { servers: servers.into_iter().map(|s| (s, Member::default())).collect(), shards, ..View::default() }
+        View { servers: servers.into_iter().map(|s| (s, Member { confirmed: true, ..Member::default() })).collect(), shards, ..View::default() }
     }
 
     /// What the coordinator does when newcomers catch up at once, until nothing changes.
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_new_server_takes_its_share_and_every_chain_keeps_its_length() {
         let mut v = view(&[1, 2], 4, 2);
-        v.servers.insert(ServerId(3), Member::default());
+        v.servers.insert(ServerId(3), Member { confirmed: true, ..Member::default() });
         settle(&mut v, 2);
         assert!(v.shards.iter().all(|c| c.members.len() == 2), "{v:?}");
         assert!(load(&v).values().all(|n| (2..=3).contains(n)), "{:?}", load(&v));

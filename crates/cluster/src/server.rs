@@ -2,7 +2,7 @@
 //!
 //! Nothing here opens a socket or looks at a clock: messages and the time come in, messages go out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -30,7 +30,11 @@ pub struct Server {
     next_heartbeat: Time,
     next_repeat: Time,
     snapshots: Vec<(ShardId, Snapshot)>,
+    early: VecDeque<(Peer, Message)>, // of views that are not known here yet
 }
+
+/// So many messages of a view to come are kept; more are sent again by whoever wants an answer.
+const MOST_EARLY: usize = 64;
 
 impl Server {
     /// A server that will ask to join under this name and random number.
@@ -50,17 +54,38 @@ impl Server {
             next_heartbeat: Time::ZERO,
             next_repeat: Time::ZERO,
             snapshots: Vec::new(),
+            early: VecDeque::new(),
         }
     }
 
     /// Takes in one message.
     pub fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
         let mut out = Vec::new();
+        let epoch = self.view.epoch;
+        self.take(from, message, now, &mut out);
+        if self.view.epoch != epoch {
+            for (from, message) in std::mem::take(&mut self.early) {
+                self.take(from, message, now, &mut out);
+            }
+        }
+        self.finish(out, now)
+    }
+
+    fn take(&mut self, from: Peer, message: Message, now: Time, out: &mut Vec<Outgoing>) {
+        if message.epoch().is_some_and(|epoch| epoch > self.view.epoch) && self.plan.mechanisms.fencing {
+            // The sender has a newer view. It comes here too, in a moment.
+            self.heartbeat(now, out);
+            self.early.push_back((from, message));
+            if self.early.len() > MOST_EARLY {
+                self.early.pop_front();
+            }
+            return;
+        }
         match message {
             Message::Welcome { nonce, you: Peer::Server(id) } if nonce == self.join.nonce => {
                 if self.id.is_none() {
                     self.id = Some(id);
-                    self.heartbeat(now, &mut out);
+                    self.heartbeat(now, out);
                 }
             }
             Message::Grant { lease, view } => {
@@ -68,26 +93,26 @@ impl Server {
                     self.lease.renew(sent, self.timing.lease);
                 }
                 if let Some(view) = view.filter(|v| v.epoch > self.view.epoch) {
-                    self.adopt(view, now, &mut out);
+                    self.adopt(view, now, out);
                 }
             }
             Message::Expelled => {
                 self.expelled = true;
                 self.lease = Lease::default();
             }
-            Message::Call(call) => self.call(from, call, now, &mut out),
+            Message::Call(call) => self.call(from, call, now, out),
             Message::Replicate { epoch, shard, index, record } => {
-                self.chain(from, epoch, shard, now, &mut out, |replica, from, out| {
+                self.chain(from, epoch, shard, now, out, |replica, from, out| {
                     replica.replicate(from, index, record, out);
                 });
             }
             Message::Replicated { epoch, shard, index } => {
-                self.chain(from, epoch, shard, now, &mut out, |replica, from, out| {
+                self.chain(from, epoch, shard, now, out, |replica, from, out| {
                     replica.replicated(from, index, out);
                 });
             }
             Message::Install { epoch, shard, state } => {
-                self.chain(from, epoch, shard, now, &mut out, |replica, from, out| {
+                self.chain(from, epoch, shard, now, out, |replica, from, out| {
                     replica.install(from, &state, out);
                 });
             }
@@ -98,7 +123,6 @@ impl Server {
             | Message::AskStatus
             | Message::Status(_) => {}
         }
-        self.finish(out, now)
     }
 
     /// Lets time pass: signs of life, and what was not acknowledged goes out again.
@@ -135,17 +159,12 @@ impl Server {
         let (epoch, shard, id) = (self.view.epoch, call.shard, call.id);
         let owns = from == self.view.owner(call.slot).map_or(Peer::Coordinator, Peer::Worker);
         let heads = self.id.is_some() && self.view.head(shard) == self.id;
+        let leased = self.lease.holds(now) || !self.plan.mechanisms.lease;
         let fenced = self.plan.mechanisms.fencing && (call.epoch != epoch || !owns);
-        if call.epoch > epoch {
-            self.heartbeat(now, out); // a newer view exists
-        }
         match self.replicas.get_mut(&shard) {
-            Some((_, replica)) if heads && !fenced => {
-                // Without a lease nothing is even begun: the call would only wait for an answer that may
-                // not leave.
-                if self.lease.holds(now) || !self.plan.mechanisms.lease {
-                    replica.call(from, call, out);
-                }
+            // Without a lease nothing is even begun: its answer might not leave.
+            Some((_, replica)) if heads && !fenced && leased => {
+                replica.call(from, call, out);
             }
             _ => out.push((from, Message::Answer(Answer { epoch, shard, id, outcome: Outcome::Fenced }))),
         }
@@ -160,9 +179,6 @@ impl Server {
         out: &mut Vec<Outgoing>,
         act: impl FnOnce(&mut Replica, ServerId, &mut Vec<Outgoing>),
     ) {
-        if epoch > self.view.epoch {
-            self.heartbeat(now, out);
-        }
         let Peer::Server(from) = from else { return };
         let fenced = epoch != self.view.epoch && self.plan.mechanisms.fencing;
         if let Some((_, replica)) = self.replicas.get_mut(&shard).filter(|_| !fenced) {
@@ -216,6 +232,7 @@ impl Server {
             caught_up,
             leaving: self.leaving,
             waiting_for: self.waiting_for(),
+            clock: self.replicas().filter_map(|(_, r)| Some(r.state()?.version())).min().unwrap_or(0),
         };
         out.push((Peer::Coordinator, Message::Heartbeat(heartbeat)));
     }
@@ -232,10 +249,14 @@ impl Server {
         lines.collect::<Vec<_>>().join("; ")
     }
 
-    /// Drops what may not leave without a lease, and collects the snapshots that were completed.
+    /// Takes back what may not be said without a lease, and collects the snapshots that were completed.
     fn finish(&mut self, mut out: Vec<Outgoing>, now: Time) -> Vec<Outgoing> {
         if !self.lease.holds(now) && self.plan.mechanisms.lease {
-            out.retain(|(_, m)| !matches!(m, Message::Answer(Answer { outcome: Outcome::Done(_), .. })));
+            for (_, message) in &mut out {
+                if let Message::Answer(Answer { outcome, .. }) = message {
+                    *outcome = Outcome::Fenced;
+                }
+            }
         }
         for (shard, (_, replica)) in &mut self.replicas {
             self.snapshots.extend(replica.take_snapshots().into_iter().map(|s| (*shard, s)));

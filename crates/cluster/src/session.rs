@@ -103,6 +103,7 @@ struct Pending {
     id: CallId,
     request: Request,
     due: Time, // when to send it, or to send it again
+    sent: u32, // how often it was sent in this view
     answer: Option<Done>,
 }
 
@@ -208,7 +209,7 @@ impl Session {
                 clock: 0,
                 calls: pending(&mut self.next_call, vec![Request::default(); n_shards], now),
             });
-            progress.calls.iter_mut().for_each(|p| p.due = now);
+            progress.calls.iter_mut().for_each(|p| (p.due, p.sent) = (now, 0));
         }
     }
 
@@ -242,7 +243,7 @@ impl Session {
             Outcome::Fenced if epoch > self.view.epoch => self.heartbeat(now, out),
             // The server is behind, or its answer was: it will have the view in a moment.
             Outcome::Fenced if Some(from) == self.view.head(shard).map(Peer::Server) => {
-                call.due = call.due.min(now + self.timing.retry / 8);
+                call.due = call.due.min(now + self.timing.heartbeat / 4);
             }
             Outcome::Fenced => {}
         }
@@ -255,7 +256,9 @@ impl Session {
                     continue;
                 }
                 let Some(head) = self.view.head(shard) else { continue };
-                pending.due = now + self.timing.retry;
+                // A call may be parked for long: it is repeated ever more rarely.
+                pending.due = now + self.timing.retry * (1 << pending.sent.min(6));
+                pending.sent += 1;
                 let asks = progress.stage == Stage::Asking;
                 let call = Call {
                     epoch: self.view.epoch,
@@ -286,6 +289,7 @@ impl Session {
                 caught_up: Vec::new(),
                 leaving: self.leaving,
                 waiting_for: self.waiting_for(),
+                clock: self.slots.values().map(|p| p.clock).min().unwrap_or(0),
             }),
         };
         out.push((Peer::Coordinator, message));
@@ -338,7 +342,7 @@ fn pending(next_call: &mut u64, requests: Vec<Request>, now: Time) -> Vec<Pendin
         .map(|request| {
             let id = CallId(*next_call);
             *next_call += 1;
-            Pending { id, request, due: now, answer: None }
+            Pending { id, request, due: now, sent: 0, answer: None }
         })
         .collect()
 }

@@ -37,6 +37,8 @@ pub struct Member {
     pub nonce: u64,
     /// It wants to go.
     pub leaving: bool,
+    /// It was heard of under its number. A request to join may come late, when its sender is long gone.
+    pub confirmed: bool,
 }
 
 /// The servers of one shard.

@@ -35,11 +35,11 @@ wire!(struct Done { pushed, reads, version, mark });
 wire!(enum Pushed, "end of a push" { 0 Applied, 1 Duplicate, 2 Stale });
 wire!(struct Join { role, nonce, name, address });
 wire!(enum Role, "role" { 0 Server, 1 Worker });
-wire!(struct Heartbeat { epoch, sent, caught_up, leaving, waiting_for });
+wire!(struct Heartbeat { epoch, sent, caught_up, leaving, waiting_for, clock });
 
 wire!(struct View { epoch, servers, workers, shards, slots, restored });
 wire!(struct Durable { view, next_id, yielding, begun });
-wire!(struct Member { name, address, nonce, leaving });
+wire!(struct Member { name, address, nonce, leaving, confirmed });
 wire!(struct Chain { members, joining, lost });
 
 wire!(enum Record, "record" {

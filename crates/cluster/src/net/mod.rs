@@ -1,0 +1,5 @@
+//! Real processes: sockets, threads, the clock on the wall, and the environment.
+
+pub mod handshake;
+pub mod node;
+pub mod process;
