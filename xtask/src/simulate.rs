@@ -72,7 +72,9 @@ pub fn one(seed: u64) -> Result<()> {
         Err(violation) => {
             let small = minimise(&schedule, Default::default());
             let what = run(&small, Default::default()).expect_err("the smallest that fails");
-            bail!("seed {seed}: {violation}\n{schedule}\nsmallest: {what}\n{small}\nagain: cargo xtask simulate --seed {seed}")
+            bail!(
+                "seed {seed}: {violation}\n{schedule}\nsmallest: {what}\n{small}\nagain: cargo xtask simulate --seed {seed}"
+            )
         }
     }
 }

@@ -3,6 +3,7 @@
 mod bench;
 mod info;
 mod inspect;
+mod launch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +21,9 @@ struct Cli {
 const EXAMPLES: &str = "Examples:
   thalweg info                          what this machine offers
   thalweg inspect model.safetensors     names, dtypes, shapes and ranges of a file's tensors
-  thalweg bench --threads 2 add matmul  time workloads on this machine";
+  thalweg bench --threads 2 add matmul  time workloads on this machine
+  thalweg launch --workers 4 --servers 2 --sync ssp:3 -- target/release/examples/logistic a9a
+                                        four workers and two servers on this host";
 
 #[derive(Subcommand)]
 enum Command {
@@ -36,6 +39,16 @@ enum Command {
     },
     /// Time workloads; without names, list them.
     Bench(bench::Args),
+    /// Run a program on a cluster of processes on this host.
+    Launch(launch::Args),
+    /// Show what every process of a cluster does and waits for.
+    Status {
+        /// Where its coordinator listens: `thalweg launch` prints it.
+        #[arg(env = "THALWEG_COORDINATOR")]
+        coordinator: String,
+    },
+    /// Keep the membership of a cluster; everything is said by environment variables.
+    Coordinate,
 }
 
 fn main() -> ExitCode {
@@ -43,6 +56,9 @@ fn main() -> ExitCode {
         Command::Info => info::run(),
         Command::Inspect { path, values } => inspect::run(&path, values),
         Command::Bench(args) => bench::run(&args),
+        Command::Launch(args) => launch::run(&args),
+        Command::Status { coordinator } => launch::status(&coordinator),
+        Command::Coordinate => launch::coordinate(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -70,7 +70,8 @@ impl Coordinator {
     pub fn recover(size: Size, timing: Timing, durable: Durable, now: Time) -> Self {
         let view = durable.view.clone();
         let servers = view.servers.keys().map(|id| Peer::Server(*id));
-        let heard = servers.chain(view.workers.keys().map(|id| Peer::Worker(*id))).map(|p| (p, now)).collect();
+        let heard =
+            servers.chain(view.workers.keys().map(|id| Peer::Worker(*id))).map(|p| (p, now)).collect();
         let leased = view.servers.keys().chain(durable.yielding.keys());
         let granted = leased.map(|id| (*id, now + timing.patience())).collect();
         let (adopted, published) = (BTreeMap::new(), Epoch(0));
@@ -112,8 +113,12 @@ impl Coordinator {
         let view = self.view().clone();
         let workers: Vec<SessionId> =
             view.workers.keys().copied().filter(|id| silent(&Peer::Worker(*id))).collect();
-        let servers: BTreeSet<ServerId> =
-            view.servers.keys().copied().filter(|id| silent(&Peer::Server(*id)) && self.lease_ended(*id, now)).collect();
+        let servers: BTreeSet<ServerId> = view
+            .servers
+            .keys()
+            .copied()
+            .filter(|id| silent(&Peer::Server(*id)) && self.lease_ended(*id, now))
+            .collect();
         // The last that have everything keep their places for as long as they might come back.
         let servers = if placement::dispensable(&view, &servers) {
             servers
@@ -163,12 +168,13 @@ impl Coordinator {
         self.heard.insert(you, now);
         // A name that comes again is a process that was started again: its former life is over, and with
         // it its lease.
-        let former = view.servers.iter().filter(|(_, m)| m.name == name).map(|(id, _)| *id);
+        let is_former = |m: &Member| role == Role::Server && m.name == name;
+        let former = view.servers.iter().filter(|(_, m)| is_former(m)).map(|(id, _)| *id);
         let former: Vec<ServerId> = former.collect();
         self.granted.retain(|id, _| !former.contains(id));
         self.change(now, |view| {
             former.iter().for_each(|id| placement::remove_server(view, *id));
-            view.workers.retain(|_, m| m.name != name);
+            view.workers.retain(|_, m| role == Role::Server || m.name != name);
             let member = Member { name, address, nonce, leaving: false, confirmed: false };
             match role {
                 Role::Server => drop(view.servers.insert(ServerId(id), member)),
@@ -193,7 +199,8 @@ impl Coordinator {
             // A report from another view may speak of an earlier time that the newcomer joined.
             for (shard, newcomer) in heartbeat.caught_up.iter().filter(|_| current) {
                 let Some(chain) = view.shards.get_mut(shard.0 as usize) else { continue };
-                let joined = chain.joining.filter(|(s, _)| s == newcomer && chain.members.last() == Some(&id));
+                let joined =
+                    chain.joining.filter(|(s, _)| s == newcomer && chain.members.last() == Some(&id));
                 if joined.is_some() {
                     chain.joining = None;
                     chain.members.push(*newcomer);

@@ -14,6 +14,54 @@ pub enum ClusterError {
         /// The text given.
         got: String,
     },
+    /// A variable of the environment that makes no sense.
+    #[error("{name} is {got:?}; it should be {want}")]
+    Variable {
+        /// The variable.
+        name: String,
+        /// Its value.
+        got: String,
+        /// What it should be.
+        want: String,
+    },
+    /// Listening beyond this host without a secret.
+    #[error(
+        "{address} is reachable from other hosts: set THALWEG_SECRET, the same for all processes, or listen on 127.0.0.1"
+    )]
+    Open {
+        /// The address.
+        address: String,
+    },
+    /// An address that cannot be listened at.
+    #[error("cannot listen at {address}: {source}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The coordinator is not to be reached.
+    #[error("no coordinator for {seconds} s ({problem}); is THALWEG_COORDINATOR right, and is it running?")]
+    Unreachable {
+        /// For how long it was tried.
+        seconds: u64,
+        /// The address and what happened.
+        problem: String,
+    },
+    /// The coordinator's file.
+    #[error("the coordinator's file {path}: {problem}")]
+    StateFile {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The signal to end came; the work so far is safe on the servers.
+    #[error("asked to end at clock {clock}")]
+    Interrupted {
+        /// The lowest clock of this worker's slots.
+        clock: Clock,
+    },
     /// All copies of a shard are gone.
     #[error("{shard}: every server that held it is gone; resume from a checkpoint")]
     Lost {
@@ -36,7 +84,9 @@ pub enum Refusal {
         table: TableId,
     },
     /// A rule that the server's program did not register.
-    #[error("create: {table} wants the rule `{rule}`, which the server does not know; register it before joining")]
+    #[error(
+        "create: {table} wants the rule `{rule}`, which the server does not know; register it before joining"
+    )]
     UnknownRule {
         /// The table.
         table: TableId,

@@ -5,12 +5,14 @@
 //! Messages and the time come in, messages go out. [`simulate`] drives exactly this code through loss,
 //! reordering, crashes, partitions and pauses.
 
+mod cluster;
 pub mod coordinator;
 mod error;
 mod ids;
 mod layout;
 mod mechanisms;
 pub mod message;
+pub mod net;
 pub mod placement;
 pub mod replica;
 mod rule;
@@ -24,6 +26,7 @@ pub mod table;
 pub mod view;
 pub mod wire;
 
+pub use cluster::{Cluster, Gradients, Program, Pulled, Run, Step};
 pub use error::{ClusterError, Refusal};
 pub use ids::{CallId, Clock, Epoch, Peer, ServerId, SessionId, ShardId, Slot, TableId};
 pub use layout::{Layout, TableSpec};

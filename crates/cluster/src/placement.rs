@@ -37,7 +37,8 @@ pub fn dispensable(view: &View, servers: &BTreeSet<ServerId>) -> bool {
 /// most one newcomer to a chain, and takes a server out of a chain only when enough others have
 /// everything.
 pub fn improve(view: &mut View, length: usize) {
-    let staying: Vec<ServerId> = view.servers.iter().filter(|(_, m)| m.confirmed && !m.leaving).map(|(id, _)| *id).collect();
+    let staying: Vec<ServerId> =
+        view.servers.iter().filter(|(_, m)| m.confirmed && !m.leaving).map(|(id, _)| *id).collect();
     let length = length.min(staying.len().max(1));
     let next_epoch = crate::ids::Epoch(view.epoch.0 + 1);
     for i in 0..view.shards.len() {
@@ -119,7 +120,14 @@ mod tests {
     fn view(servers: &[u64], n_shards: usize, length: usize) -> View {
         let servers = ids(servers, ServerId);
         let shards = first_chains(&servers, n_shards, length);
-        View { servers: servers.into_iter().map(|s| (s, Member { confirmed: true, ..Member::default() })).collect(), shards, ..View::default() }
+        View {
+            servers: servers
+                .into_iter()
+                .map(|s| (s, Member { confirmed: true, ..Member::default() }))
+                .collect(),
+            shards,
+            ..View::default()
+        }
     }
 
     /// What the coordinator does when newcomers catch up at once, until nothing changes.

@@ -32,10 +32,10 @@ pub struct Replica {
     is_head: bool,
     before: Option<ServerId>,
     after: Option<After>,
-    committed: u64,                   // every member has the records up to here
-    log: BTreeMap<u64, Arc<Record>>, // what the one after this has not acknowledged
+    committed: u64,                    // every member has the records up to here
+    log: BTreeMap<u64, Arc<Record>>,   // what the one after this has not acknowledged
     open: BTreeMap<Slot, Arc<Update>>, // gradients of the round under way
-    open_order: Vec<Slot>,            // as they came
+    open_order: Vec<Slot>,             // as they came
     waiting: BTreeMap<Slot, Waiting>,
     snapshots: Vec<Snapshot>,
 }
@@ -247,7 +247,9 @@ impl Replica {
     /// The rest of the chain has the records up to `index`.
     pub fn replicated(&mut self, from: ServerId, index: u64, out: &mut Vec<Outgoing>) {
         let Some(applied) = self.state.as_ref().map(State::index) else { return };
-        let Some(after) = self.after.as_mut().filter(|a| a.server == from && index <= applied) else { return };
+        let Some(after) = self.after.as_mut().filter(|a| a.server == from && index <= applied) else {
+            return;
+        };
         if let Stage::Installing(at) = after.stage {
             if index < at {
                 return;
@@ -314,7 +316,8 @@ impl Replica {
     fn advance(&mut self, out: &mut Vec<Outgoing>) {
         let Some(state) = &self.state else { return };
         let applied = state.index();
-        let counted = self.after.as_ref().filter(|a| a.stage == Stage::Counted && self.plan.mechanisms.replication);
+        let counted =
+            self.after.as_ref().filter(|a| a.stage == Stage::Counted && self.plan.mechanisms.replication);
         let committed = self.committed.max(counted.map_or(applied, |a| a.acknowledged));
         let news = committed > self.committed;
         self.committed = committed;
@@ -329,7 +332,8 @@ impl Replica {
             w.ready = outcome(state, w).map(|outcome| (applied, outcome));
         }
         let (epoch, shard) = (self.epoch, self.shard);
-        let done = self.waiting.extract_if(.., |_, w| w.ready.as_ref().is_some_and(|(at, _)| *at <= committed));
+        let done =
+            self.waiting.extract_if(.., |_, w| w.ready.as_ref().is_some_and(|(at, _)| *at <= committed));
         out.extend(done.map(|(_, w)| {
             let (_, outcome) = w.ready.expect("just found so");
             (w.to, Message::Answer(Answer { epoch, shard, id: w.call.id, outcome }))

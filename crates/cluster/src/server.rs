@@ -198,7 +198,8 @@ impl Server {
                 self.replicas.remove(&shard);
                 continue;
             }
-            let stale = self.replicas.get(&shard).is_some_and(|(since, _)| joins.is_some() && *since != joins);
+            let stale =
+                self.replicas.get(&shard).is_some_and(|(since, _)| joins.is_some() && *since != joins);
             if stale {
                 self.replicas.remove(&shard);
             }
@@ -267,6 +268,11 @@ impl Server {
     /// The snapshots that were completed since the last time.
     pub fn take_snapshots(&mut self) -> Vec<(ShardId, Snapshot)> {
         std::mem::take(&mut self.snapshots)
+    }
+
+    /// The random number of this life.
+    pub fn nonce(&self) -> u64 {
+        self.join.nonce
     }
 
     /// Who it is, once it was told.

@@ -319,6 +319,11 @@ impl Session {
         names.join("; ")
     }
 
+    /// The random number of this life.
+    pub fn nonce(&self) -> u64 {
+        self.join.nonce
+    }
+
     /// Who it is, once it was told.
     pub fn id(&self) -> Option<SessionId> {
         self.id

@@ -17,9 +17,9 @@ const MAX_FORKS: usize = 2;
 #[derive(Debug, Clone)]
 pub struct Cuts {
     every: Option<Clock>,
-    done: Clock,                   // the last cut that was completed or left out
+    done: Clock,                    // the last cut that was completed or left out
     forks: BTreeMap<Clock, Tables>, // by cut
-    skipped: Clock,                // no fork is begun at or below
+    skipped: Clock,                 // no fork is begun at or below
 }
 
 impl Cuts {

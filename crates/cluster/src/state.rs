@@ -91,8 +91,8 @@ impl Plan {
 pub struct State {
     plan: Arc<Plan>,
     index: u64,
-    version: Clock,             // every round below is closed
-    marks: Vec<Clock>,          // by slot: every push below is settled
+    version: Clock,              // every round below is closed
+    marks: Vec<Clock>,           // by slot: every push below is settled
     counted: Vec<Option<Clock>>, // by slot: the last push that counted
     tables: Tables,
     cuts: Cuts,
@@ -335,7 +335,10 @@ mod tests {
         for clock in 0..2 {
             state.apply(&Record::Push { slot: Slot(0), clock, update: add(1.0) });
         }
-        assert!(state.readable(Slot(0), 2, &wants(), false), "two clocks ahead of slot 1 is within the bound");
+        assert!(
+            state.readable(Slot(0), 2, &wants(), false),
+            "two clocks ahead of slot 1 is within the bound"
+        );
         state.apply(&Record::Push { slot: Slot(0), clock: 2, update: add(1.0) });
         assert!(!state.readable(Slot(0), 3, &wants(), false), "three is not");
         state.apply(&Record::Push { slot: Slot(1), clock: 0, update: add(1.0) });
@@ -375,10 +378,15 @@ mod tests {
     #[test]
     fn a_table_created_twice_is_created_once_and_never_otherwise() {
         let state = shard(Sync::Bsp, 1);
-        let part = |len, rule| Parts::from([(T, (PartSpec { form: Form::Dense { len }, rule }, Arc::new(vec![0.0; len])))]);
+        let part = |len, rule| {
+            Parts::from([(T, (PartSpec { form: Form::Dense { len }, rule }, Arc::new(vec![0.0; len])))])
+        };
         assert_eq!(state.missing(&part(1, Rule::Add)), Ok(Parts::new()));
         assert_eq!(state.missing(&part(2, Rule::Add)), Err(Refusal::Mismatch { table: T }));
-        let unknown = Parts::from([(TableId(1), (PartSpec { form: Form::Dense { len: 0 }, rule: Rule::Named("x".into()) }, Values::default()))]);
+        let unknown = Parts::from([(
+            TableId(1),
+            (PartSpec { form: Form::Dense { len: 0 }, rule: Rule::Named("x".into()) }, Values::default()),
+        )]);
         assert!(matches!(state.missing(&unknown), Err(Refusal::UnknownRule { .. })));
     }
 }

@@ -448,7 +448,10 @@ mod tests {
     fn deltas_that_do_not_fit_are_refused_with_both_sizes() {
         let table = rows(2, Rule::Add);
         let wrong = table.check(T, &delta(&[1, 2], &[0.0; 3])).unwrap_err();
-        assert_eq!(wrong.to_string(), "table 0 holds rows of 2 values, the request has 2 rows of 3 values in all");
+        assert_eq!(
+            wrong.to_string(),
+            "table 0 holds rows of 2 values, the request has 2 rows of 3 values in all"
+        );
         assert_eq!(table.check(T, &delta(&[2, 1], &[0.0; 4])), Err(Refusal::Keys { table: T }));
         assert_eq!(table.check(T, &delta(&[1, 1], &[0.0; 4])), Err(Refusal::Keys { table: T }));
         assert!(table.check(T, &Delta::Dense(Values::default())).is_err());
@@ -457,7 +460,8 @@ mod tests {
     #[test]
     fn sparse_sums_add_each_row_in_the_order_given() {
         let big = 2f32.powi(24);
-        let deltas = [delta(&[1, 5], &[big, 1.0]), delta(&[5], &[2.0]), delta(&[1], &[1.0]), delta(&[1], &[-big])];
+        let deltas =
+            [delta(&[1, 5], &[big, 1.0]), delta(&[5], &[2.0]), delta(&[1], &[1.0]), delta(&[1], &[-big])];
         assert_eq!(sum(&deltas), Some(delta(&[1, 5], &[(big + 1.0) - big, 3.0])));
         assert_eq!(sum(&[]), None);
     }

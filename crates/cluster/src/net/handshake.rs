@@ -92,7 +92,10 @@ fn verify(mac: Hmac<Sha256>, proof: &[u8; 32]) -> io::Result<()> {
 }
 
 fn wrong_secret() -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, "the peer does not have the cluster's secret (THALWEG_SECRET)")
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "the peer does not have the cluster's secret (THALWEG_SECRET)",
+    )
 }
 
 #[cfg(test)]

@@ -186,7 +186,8 @@ impl<M: Machine> Node<M> {
             let due: Vec<Peer> = {
                 let mut links = self.links();
                 let now = Instant::now();
-                let (due, later) = std::mem::take(&mut links.broken).into_iter().partition(|(_, at)| *at <= now);
+                let (due, later) =
+                    std::mem::take(&mut links.broken).into_iter().partition(|(_, at)| *at <= now);
                 links.broken = later;
                 let due: Vec<(Peer, Instant)> = due;
                 due.into_iter().map(|(peer, _)| peer).collect()
@@ -209,7 +210,9 @@ impl<M: Machine> Node<M> {
         for (to, message) in out {
             if !links.by_peer.contains_key(&to) {
                 let address = match to {
-                    Peer::Coordinator => Some(self.0.coordinator.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+                    Peer::Coordinator => {
+                        Some(self.0.coordinator.lock().unwrap_or_else(PoisonError::into_inner).clone())
+                    }
                     Peer::Server(id) => machine.address(id),
                     // They connect to us, not we to them.
                     Peer::Worker(_) | Peer::Newcomer(_) => None,

@@ -81,7 +81,12 @@ impl Checks {
         }
     }
 
-    fn ensure(&mut self, invariant: u32, holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {
+    fn ensure(
+        &mut self,
+        invariant: u32,
+        holds: bool,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), Violation> {
         *self.tested.entry(invariant).or_default() += 1;
         if holds { Ok(()) } else { Err(Violation { invariant, what: what() }) }
     }
@@ -137,7 +142,8 @@ impl Checks {
             self.ensure(8, ordered.is_ok(), || ordered.unwrap_err())?;
             let below = |clock: Clock| (1u64 << clock) - 1;
             for (k, set) in sets.iter().enumerate() {
-                let who = || format!("{slot} of {session} at clock {clock} read {set:b} of slot {k} in {shard}");
+                let who =
+                    || format!("{slot} of {session} at clock {clock} read {set:b} of slot {k} in {shard}");
                 if let (Some(s), false) = (self.sync.staleness(), matches!(self.sync, Sync::Backup(_))) {
                     let due = below(clock.saturating_sub(s));
                     self.ensure(4, set & due == due, || format!("{}, and needs {due:b}", who()))?;

@@ -50,14 +50,17 @@ impl Program {
         let dense = |rule| (PartSpec { form: Form::Dense { len: WIDTH }, rule }, Arc::new(vec![0.0; WIDTH]));
         let form = Form::Rows { width: 2, init: Init::Zero };
         let rows = (PartSpec { form, rule: Rule::Add }, Values::default());
-        let parts = Parts::from([(SETS, dense(Rule::Add)), (ROWS, rows), (ORDER, dense(Rule::Sgd { lr: RATE }))]);
+        let parts =
+            Parts::from([(SETS, dense(Rule::Add)), (ROWS, rows), (ORDER, dense(Rule::Sgd { lr: RATE }))]);
         vec![Arc::new(parts); self.layout.n_shards()]
     }
 
     /// What to read, by shard.
     pub fn pull(&self) -> Vec<Request> {
         let shards = (0..self.layout.n_shards() as u32).map(ShardId);
-        shards.map(|shard| Request { pull: Some(Arc::new(self.wants(shard))), ..Request::default() }).collect()
+        shards
+            .map(|shard| Request { pull: Some(Arc::new(self.wants(shard))), ..Request::default() })
+            .collect()
     }
 
     fn wants(&self, shard: ShardId) -> Wants {
@@ -106,7 +109,10 @@ impl Program {
             let k = (row / 1000) as usize;
             let in_row = set(values[0], values[1]).map_err(|e| format!("{shard}, row {row}: {e}"))?;
             if in_row != sets[k] {
-                return Err(format!("{shard}: row {row} has pushes {in_row:b}, the dense part {:b}", sets[k]));
+                return Err(format!(
+                    "{shard}: row {row} has pushes {in_row:b}, the dense part {:b}",
+                    sets[k]
+                ));
             }
         }
         Ok(sets)

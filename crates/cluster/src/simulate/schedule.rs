@@ -182,7 +182,13 @@ impl fmt::Display for Schedule {
         writeln!(
             f,
             "{}, {} workers, {} servers, {} shards, {} slots, {} replicas, {} clocks",
-            self.sync, self.n_workers, self.n_servers, self.n_shards, self.n_slots, self.replicas, self.clocks
+            self.sync,
+            self.n_workers,
+            self.n_servers,
+            self.n_shards,
+            self.n_slots,
+            self.replicas,
+            self.clocks
         )?;
         writeln!(
             f,

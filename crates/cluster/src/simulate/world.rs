@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::check::{Checks, Violation};
 use super::program::Program;
 use super::schedule::{Draw, Node, Schedule, What};
-use crate::error::Refusal;
 use crate::coordinator::{Coordinator, Durable, Size};
+use crate::error::Refusal;
 use crate::ids::{Clock, Peer, SessionId, ShardId, Slot};
 use crate::mechanisms::Mechanisms;
 use crate::message::{Join, Message, Outgoing, Role, Time};
@@ -41,10 +41,10 @@ struct Process {
     life: u64,
     machine: Machine,
     paused_until: u64,
-    offset: u64,   // of its clock, in microseconds
+    offset: u64,    // of its clock, in microseconds
     per_mille: u64, // the speed of its clock
-    leaving: bool, // it has asked to go
-    gone: bool,    // it was let go and does not come back
+    leaving: bool,  // it has asked to go
+    gone: bool,     // it was let go and does not come back
 }
 
 enum Machine {
@@ -115,7 +115,8 @@ impl World {
     pub fn new(schedule: &Schedule, mechanisms: Mechanisms) -> Self {
         let (n_slots, n_shards) = (schedule.n_slots as usize, schedule.n_shards as usize);
         let program = Program::new(schedule.sync, n_slots, n_shards);
-        let plan = Plan { snapshot_every: Some(SNAPSHOT_EVERY), mechanisms, ..Plan::new(schedule.sync, n_slots) };
+        let plan =
+            Plan { snapshot_every: Some(SNAPSHOT_EVERY), mechanisms, ..Plan::new(schedule.sync, n_slots) };
         let coordinator = Coordinator::new(size(schedule), TIMING, None, None);
         let checks = Checks::new(program.clone(), schedule.sync, n_slots);
         let mut world = Self {
@@ -172,7 +173,15 @@ impl World {
 
     fn add(&mut self, node: Node) {
         let (offset, per_mille) = (self.draw.below(1_000_000_000), 975 + self.draw.below(51));
-        let process = Process { life: 0, machine: Machine::Down, paused_until: 0, offset, per_mille, leaving: false, gone: false };
+        let process = Process {
+            life: 0,
+            machine: Machine::Down,
+            paused_until: 0,
+            offset,
+            per_mille,
+            leaving: false,
+            gone: false,
+        };
         self.processes.insert(node, process);
         self.start(node);
     }
@@ -253,7 +262,9 @@ impl World {
         let mut events = Vec::new();
         let tick = matches!(happening, Happening::Tick(..));
         let out = match (&mut process.machine, happening) {
-            (Machine::Coordinator(c), Happening::Deliver { from, message, .. }) => c.handle(from, message, now),
+            (Machine::Coordinator(c), Happening::Deliver { from, message, .. }) => {
+                c.handle(from, message, now)
+            }
             (Machine::Coordinator(c), _) => c.tick(now),
             (Machine::Server(s), Happening::Deliver { from, message, .. }) => s.handle(from, message, now),
             (Machine::Server(s), _) => s.tick(now),
@@ -379,7 +390,8 @@ impl World {
             let copies = if healed {
                 1
             } else {
-                u32::from(!self.draw.happens(self.schedule.loss)) + u32::from(self.draw.happens(self.schedule.twice))
+                u32::from(!self.draw.happens(self.schedule.loss))
+                    + u32::from(self.draw.happens(self.schedule.twice))
             };
             for _ in 0..copies {
                 let most = if healed { 500 } else { self.schedule.delay };
@@ -389,7 +401,11 @@ impl World {
                 if self.cut(from, node, self.now) || self.cut(from, node, at) {
                     continue;
                 }
-                let message = if self.schedule.seed.is_multiple_of(4) { carried(sender, &message) } else { message.clone() };
+                let message = if self.schedule.seed.is_multiple_of(4) {
+                    carried(sender, &message)
+                } else {
+                    message.clone()
+                };
                 self.push(at, Happening::Deliver { from: sender, to: node, life, message });
             }
         }
@@ -461,13 +477,15 @@ impl World {
         storage.retain(|(c, _), _| *c <= clock);
         drop(storage);
         let restored = Some(clock).filter(|c| *c > 0);
-        let n_servers = self.processes.iter().filter(|(n, p)| matches!(n, Node::Server(_)) && !p.gone).count();
+        let n_servers =
+            self.processes.iter().filter(|(n, p)| matches!(n, Node::Server(_)) && !p.gone).count();
         let size = Size { n_servers, ..size(&self.schedule) };
         self.schedule.n_servers = n_servers as u32;
         let coordinator = Coordinator::new(size, TIMING, restored, Some(&self.disk));
         self.disk = coordinator.durable().clone();
         self.checks.restored(clock, self.disk.view.epoch, SessionId(self.disk.next_id));
-        let nodes: Vec<Node> = self.processes.keys().copied().filter(|n| !matches!(n, Node::Worker(_))).collect();
+        let nodes: Vec<Node> =
+            self.processes.keys().copied().filter(|n| !matches!(n, Node::Worker(_))).collect();
         for node in nodes {
             self.processes.get_mut(&node).expect("just listed").machine = Machine::Down;
             self.push(self.now + 5 * MS, Happening::Restart(node));

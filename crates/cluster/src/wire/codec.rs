@@ -72,7 +72,20 @@ pub struct Reader<'a> {
     pub(super) arrays: VecDeque<Values>,
 }
 
+impl Writer {
+    /// The bytes, for what has no arrays.
+    pub fn into_text(self) -> Vec<u8> {
+        debug_assert!(self.arrays.is_empty());
+        self.text
+    }
+}
+
 impl<'a> Reader<'a> {
+    /// Reads text without arrays.
+    pub fn new(text: &'a [u8]) -> Self {
+        Self { text, arrays: VecDeque::new() }
+    }
+
     fn take(&mut self, n: u64) -> Result<&'a [u8], WireError> {
         let short = WireError::Short { want: n, left: self.text.len() };
         let n = usize::try_from(n).map_err(|_| short.clone())?;
