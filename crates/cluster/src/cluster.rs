@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::codec::{Codec, Encoder};
 use crate::error::ClusterError;
 use crate::ids::{Clock, ShardId, Slot, TableId};
 use crate::layout::{Layout, TableSpec};
@@ -39,6 +40,7 @@ pub struct Cluster {
     config: Config,
     registry: Registry,
     end: Arc<AtomicBool>,
+    codec: Codec,
 }
 
 /// What is to be computed: one part of the batch of one clock. The samples should be a function of
@@ -106,7 +108,7 @@ impl Cluster {
                 let alone = config.part == Part::Alone;
                 // A program of its own keeps its own signals.
                 let end = if alone { Arc::default() } else { process::ending(&config)? };
-                return Ok(Self { config, registry, end });
+                return Ok(Self { config, registry, end, codec: Codec::F32 });
             }
         };
         match ended {
@@ -128,6 +130,12 @@ impl Cluster {
         if self.config.part == Part::Alone {
             self.config.sync = sync;
         }
+        self
+    }
+
+    /// Makes the gradients that this worker pushes to dense tables smaller.
+    pub fn with_codec(mut self, codec: Codec) -> Self {
+        self.codec = codec;
         self
     }
 
@@ -179,6 +187,8 @@ impl Cluster {
             n_slots,
             end: self.end,
             asked: BTreeMap::new(),
+            codec: self.codec,
+            encoders: Encoders::new(),
         };
         let result = work.run(&mut program);
         node.step(|worker, now| (worker.session().leave(now), ()));
@@ -202,6 +212,19 @@ struct Work<'a> {
     n_slots: usize,
     end: Arc<AtomicBool>,
     asked: BTreeMap<Slot, Wants>, // what each slot's call under way reads
+    codec: Codec,
+    encoders: Encoders,
+}
+
+/// What codecs have left out. It stays with the worker: who takes over a slot begins with nothing left out.
+type Encoders = BTreeMap<(Slot, TableId, ShardId), Encoder>;
+
+fn pack(encoders: &mut Encoders, codec: Codec, key: (Slot, TableId, ShardId), delta: &mut Delta) {
+    if let Delta::Dense(values) = delta {
+        let new = || Encoder::new(codec, values.len());
+        let encoder = encoders.entry(key).or_insert_with(new);
+        *delta = Delta::Packed(Arc::new(encoder.encode(values)));
+    }
 }
 
 impl Work<'_> {
@@ -287,7 +310,13 @@ impl Work<'_> {
         let mut requests = self.divide(&wants);
         for (shard, request) in (0..).map(ShardId).zip(&mut requests) {
             let part = |(id, delta): &(TableId, Delta)| Some((*id, self.part(shard, *id, delta)?));
-            request.push = Some(Arc::new(gradients.iter().filter_map(part).collect::<Update>()));
+            let mut update: Update = gradients.iter().filter_map(part).collect();
+            if self.codec != Codec::F32 {
+                update
+                    .iter_mut()
+                    .for_each(|(id, delta)| pack(&mut self.encoders, self.codec, (slot, *id, shard), delta));
+            }
+            request.push = Some(Arc::new(update));
         }
         self.call(slot, wants, requests);
     }
@@ -328,6 +357,7 @@ impl Work<'_> {
                 let part = values.get(range).map_or_else(|| values.to_vec(), <[f32]>::to_vec);
                 Some(Delta::Dense(Arc::new(part)))
             }
+            Delta::Packed(_) => self.part(shard, id, &delta.unpacked()),
             Delta::Rows(rows, values) => {
                 let width = values.len().checked_div(rows.len()).unwrap_or(0);
                 let here = |row: &&u64| self.layout.shard_of_row(**row) == shard;

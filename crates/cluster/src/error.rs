@@ -14,6 +14,12 @@ pub enum ClusterError {
         /// The text given.
         got: String,
     },
+    /// A codec that is none.
+    #[error("codec: {got:?} is none; use f32, bf16, int8 or topk:ONE_IN")]
+    BadCodec {
+        /// The text given.
+        got: String,
+    },
     /// A variable of the environment that makes no sense.
     #[error("{name} is {got:?}; it should be {want}")]
     Variable {

@@ -6,6 +6,7 @@
 //! reordering, crashes, partitions and pauses.
 
 mod cluster;
+pub mod codec;
 pub mod coordinator;
 mod error;
 mod ids;

@@ -16,7 +16,7 @@ use crate::error::Refusal;
 use crate::ids::{Epoch, Peer, ServerId, ShardId, Slot};
 use crate::message::{Answer, Call, Done, Message, Outcome, Outgoing};
 use crate::state::{Plan, Pushed, Record, Sent, Snapshot, State, Update};
-use crate::table::sum;
+use crate::table::{Delta, sum};
 use crate::view::Chain;
 
 /// A newcomer that lags behind by more records than this gets the whole state again.
@@ -161,6 +161,7 @@ impl Replica {
         }
         let state = self.state.as_ref().expect("a head has its state");
         let Some(update) = &call.push else { return Ok(None) };
+        let update = &unpacked(update);
         if let Some(settled) = state.settled(call.slot, call.clock)? {
             return Ok(Some(settled));
         }
@@ -372,6 +373,15 @@ impl Replica {
         let absent = |slot: &Slot| !self.open.contains_key(slot);
         let all = (0..self.plan.n_slots as u32).map(Slot);
         if self.open.is_empty() { Vec::new() } else { all.filter(absent).collect() }
+    }
+}
+
+/// The update with all gradients at full size.
+fn unpacked(update: &Arc<Update>) -> Arc<Update> {
+    if update.values().any(|delta| matches!(delta, Delta::Packed(_))) {
+        Arc::new(update.iter().map(|(id, delta)| (*id, delta.unpacked())).collect())
+    } else {
+        update.clone()
     }
 }
 

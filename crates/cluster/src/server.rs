@@ -82,11 +82,11 @@ impl Server {
             return;
         }
         match message {
-            Message::Welcome { nonce, you: Peer::Server(id) } if nonce == self.join.nonce => {
-                if self.id.is_none() {
-                    self.id = Some(id);
-                    self.heartbeat(now, out);
-                }
+            Message::Welcome { nonce, you: Peer::Server(id) }
+                if nonce == self.join.nonce && self.id.is_none() =>
+            {
+                self.id = Some(id);
+                self.heartbeat(now, out);
             }
             Message::Grant { lease, view } => {
                 if let Some(sent) = lease {

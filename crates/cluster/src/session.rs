@@ -141,11 +141,11 @@ impl Session {
     pub fn handle(&mut self, from: Peer, message: Message, now: Time) -> (Vec<Outgoing>, Vec<Event>) {
         let (mut out, mut events) = (Vec::new(), Vec::new());
         match message {
-            Message::Welcome { nonce, you: Peer::Worker(id) } if nonce == self.join.nonce => {
-                if self.id.is_none() {
-                    self.id = Some(id);
-                    self.heartbeat(now, &mut out);
-                }
+            Message::Welcome { nonce, you: Peer::Worker(id) }
+                if nonce == self.join.nonce && self.id.is_none() =>
+            {
+                self.id = Some(id);
+                self.heartbeat(now, &mut out);
             }
             Message::Grant { view: Some(view), .. } if view.epoch > self.view.epoch => {
                 self.adopt(view, now, &mut events);

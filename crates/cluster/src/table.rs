@@ -9,6 +9,7 @@ use std::fmt;
 use std::hash::Hasher;
 use std::sync::Arc;
 
+use crate::codec::Encoded;
 use crate::error::Refusal;
 use crate::ids::TableId;
 use crate::rule::{Registry, Rule, UpdateRule};
@@ -86,6 +87,18 @@ pub enum Delta {
     Dense(Values),
     /// For some rows: numbers that rise strictly, and the rows one after another.
     Rows(Arc<Vec<u64>>, Values),
+    /// For the whole dense range, made smaller. A shard unpacks it before anything else.
+    Packed(Arc<Encoded>),
+}
+
+impl Delta {
+    /// The same without packing.
+    pub fn unpacked(&self) -> Delta {
+        match self {
+            Delta::Packed(encoded) => Delta::Dense(Arc::new(encoded.decode())),
+            other => other.clone(),
+        }
+    }
 }
 
 /// What a pull asks of one table.
@@ -162,6 +175,7 @@ impl Table {
                 rising(table, keys)
             }
             (_, Delta::Dense(grad)) => Err(form(table, &self.spec, format!("{} values", grad.len()))),
+            (_, Delta::Packed(_)) => Err(form(table, &self.spec, "packed values".into())),
             (_, Delta::Rows(keys, grad)) => {
                 Err(form(table, &self.spec, format!("{} rows of {} values in all", keys.len(), grad.len())))
             }
@@ -372,6 +386,7 @@ pub fn sum<'a>(deltas: impl IntoIterator<Item = &'a Delta>) -> Option<Delta> {
             }
             Some(Delta::Dense(Arc::new(total)))
         }
+        Delta::Packed(_) => unreachable!("unpacked when it came"),
         Delta::Rows(..) => {
             let mut rows: BTreeMap<u64, Vec<f32>> = BTreeMap::new();
             for delta in std::iter::once(first).chain(rest) {

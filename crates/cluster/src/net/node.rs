@@ -6,6 +6,7 @@
 //! tens of processes needs no more, and a wake-up costs less than a task switch through a reactor.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{self, BufReader};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,7 +54,7 @@ struct Shared<M> {
     machine: Mutex<M>,
     changed: Condvar,
     links: Mutex<Links>,
-    coordinator: Mutex<String>,
+    coordinator: String,
     secret: Secret,
     start: Instant,
     closed: AtomicBool,
@@ -83,7 +84,7 @@ impl<M: Machine> Node<M> {
             machine: Mutex::new(machine),
             changed: Condvar::new(),
             links: Mutex::default(),
-            coordinator: Mutex::new(coordinator),
+            coordinator,
             secret,
             start: Instant::now(),
             closed: AtomicBool::new(false),
@@ -208,23 +209,26 @@ impl<M: Machine> Node<M> {
         let me = machine.me();
         let mut links = self.links();
         for (to, message) in out {
-            if !links.by_peer.contains_key(&to) {
-                let address = match to {
-                    Peer::Coordinator => {
-                        Some(self.0.coordinator.lock().unwrap_or_else(PoisonError::into_inner).clone())
-                    }
-                    Peer::Server(id) => machine.address(id),
-                    // They connect to us, not we to them.
-                    Peer::Worker(_) | Peer::Newcomer(_) => None,
-                };
-                let Some(address) = address else { continue };
-                let link = self.connect(to, address);
-                links.by_peer.insert(to, link);
-            }
+            let link = match links.by_peer.entry(to) {
+                Entry::Occupied(link) => link.into_mut(),
+                Entry::Vacant(place) => match self.find(machine, to) {
+                    Some(address) => place.insert(self.connect(to, address)),
+                    None => continue,
+                },
+            };
             let frame = Frame::new(me, &message);
             self.0.sent.fetch_add(frame.len() as u64, Ordering::Relaxed);
             // A queue whose thread has ended belongs to a link that is about to be removed.
-            let _ = links.by_peer[&to].queue.send(frame);
+            let _ = link.queue.send(frame);
+        }
+    }
+
+    /// Where to connect to; workers connect to us, not we to them.
+    fn find(&self, machine: &M, to: Peer) -> Option<String> {
+        match to {
+            Peer::Coordinator => Some(self.0.coordinator.clone()),
+            Peer::Server(id) => machine.address(id),
+            Peer::Worker(_) | Peer::Newcomer(_) => None,
         }
     }
 

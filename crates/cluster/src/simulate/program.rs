@@ -52,7 +52,8 @@ impl Program {
         let rows = (PartSpec { form, rule: Rule::Add }, Values::default());
         let parts =
             Parts::from([(SETS, dense(Rule::Add)), (ROWS, rows), (ORDER, dense(Rule::Sgd { lr: RATE }))]);
-        vec![Arc::new(parts); self.layout.n_shards()]
+        let parts = Arc::new(parts);
+        (0..self.layout.n_shards()).map(|_| parts.clone()).collect()
     }
 
     /// What to read, by shard.

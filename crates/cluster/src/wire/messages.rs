@@ -1,6 +1,10 @@
 //! The layout of every message: one line each, in the order of their bytes.
 
+use std::sync::Arc;
+
+use super::Limits;
 use super::codec::{Reader, Wire, WireError, Writer, wire};
+use crate::codec::{Codec, Encoded};
 use crate::coordinator::Durable;
 use crate::error::Refusal;
 use crate::ids::{CallId, Epoch, Peer, ServerId, SessionId, ShardId, Slot, TableId};
@@ -52,7 +56,8 @@ wire!(struct PartSpec { form, rule });
 wire!(enum Form, "form" { 0 Dense { len }, 1 Rows { width, init } });
 wire!(enum Init, "first value" { 0 Zero, 1 Uniform { seed, scale } });
 wire!(enum Rule, "rule" { 0 Add, 1 Sgd { lr }, 2 Adagrad { lr, eps }, 3 Named(name) });
-wire!(enum Delta, "gradient" { 0 Dense(values), 1 Rows(keys, values) });
+wire!(enum Delta, "gradient" { 0 Dense(values), 1 Rows(keys, values), 2 Packed(encoded) });
+wire!(enum Codec, "codec" { 0 F32, 1 Bf16, 2 Int8, 3 TopK(one_in) });
 wire!(enum Want, "wish" { 0 Dense, 1 Rows(keys), 2 Compute(name, args) });
 wire!(enum Contents, "contents" {
     0 Dense { values, state, previous },
@@ -68,3 +73,20 @@ wire!(enum Refusal, "refusal" {
     6 Clock { want, got },
     7 Slot { got, n_slots }
 });
+
+impl Wire for Arc<Encoded> {
+    fn put(&self, w: &mut Writer) {
+        self.codec().put(w);
+        self.len().put(w);
+        self.bytes().to_vec().put(w);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (codec, len, bytes) = (Codec::get(r)?, usize::get(r)?, Vec::<u8>::get(r)?);
+        let most = Limits::default().data;
+        if len as u64 > most / 4 {
+            return Err(WireError::Large { what: "packed values", got: len as u64, most: most / 4 });
+        }
+        let unfit = WireError::Unknown { what: "length of packed values", got: len as u64 };
+        Encoded::from_bytes(codec, len, bytes).map(Arc::new).ok_or(unfit)
+    }
+}
