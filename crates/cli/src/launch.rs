@@ -59,9 +59,10 @@ pub fn run(args: &Args) -> Result<()> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, end.clone())?;
     }
-    let folder = Folder::new()?;
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-    let launch = Launch { args, address, secret: Secret::random(), folder: &folder };
+    let secret = std::env::var("THALWEG_SECRET").map_or_else(|_| Secret::random(), Secret::new);
+    let folder = Folder::new(&address, &secret)?;
+    let launch = Launch { args, address, secret, folder: &folder };
     println!("coordinator {}", launch.address);
     let mut processes = Cluster(Vec::new());
     processes.0.push(launch.start("coordinator", "coordinator".into(), 0)?);
@@ -110,6 +111,7 @@ pub fn status(coordinator: &str) -> Result<()> {
     let get = |name: &str| match name {
         "THALWEG_ROLE" => Some("worker".to_owned()),
         "THALWEG_COORDINATOR" => Some(coordinator.to_owned()),
+        "THALWEG_SECRET" => std::env::var(name).ok().or_else(|| Folder::secret_of(coordinator)),
         _ => std::env::var(name).ok(),
     };
     process::ask_status(&Config::from(get)?)?.iter().for_each(|line| println!("{line}"));
@@ -153,7 +155,7 @@ impl Launch<'_> {
             .env("THALWEG_ROLE", role)
             .env("THALWEG_NAME", &name)
             .env("THALWEG_COORDINATOR", &self.address)
-            .env("THALWEG_SECRET", std::env::var("THALWEG_SECRET").unwrap_or_else(|_| self.secret.text()))
+            .env("THALWEG_SECRET", self.secret.text())
             .env("THALWEG_SYNC", &args.sync)
             .env("THALWEG_WORKERS", args.workers.to_string())
             .env("THALWEG_SERVERS", args.servers.to_string())
@@ -197,14 +199,30 @@ impl Drop for Cluster {
     }
 }
 
-/// A folder for the coordinator's file, removed at the end.
+/// A folder that only this user can read, for the coordinator's file and the secret, by which `status`
+/// finds it. Removed at the end.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
-    fn new() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("thalweg-launch-{}", std::process::id()));
-        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
+    fn path(address: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("thalweg-{}", address.replace([':', '/'], "-")))
+    }
+
+    fn new(address: &str, secret: &Secret) -> Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = Self::path(address);
+        // What a launcher that was killed has left at this address is nobody's.
+        let _ = std::fs::remove_dir_all(&path);
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.with_context(|| format!("cannot make {}", path.display()))?;
+        let folder = Self(path);
+        std::fs::write(folder.0.join("secret"), secret.text())?;
+        Ok(folder)
+    }
+
+    /// The secret of a cluster that this user launched on this host.
+    fn secret_of(address: &str) -> Option<String> {
+        std::fs::read_to_string(Self::path(address).join("secret")).ok()
     }
 }
 

@@ -118,7 +118,7 @@ impl Encoded {
                 let index = |entry: &[u8]| u32::from_le_bytes(entry[..4].try_into().expect("four bytes"));
                 let rising = |a: &[u8], b: &[u8]| index(a) < index(b);
                 let mut entries = bytes.chunks_exact(8);
-                bytes.len() % 8 == 0
+                bytes.len().is_multiple_of(8)
                     && entries.clone().is_sorted_by(|a, b| rising(a, b))
                     && entries.all(|e| (index(e) as usize) < len)
             }
