@@ -8,8 +8,8 @@ use crate::root;
 
 /// The crates in dependency order: each may use only those before it.
 const LAYERS: &[&str] = &[
-    "core", "kernels", "formats", "tensor", "graph", "runtime", "derive", "nn", "data", "train", "thalweg",
-    "cli",
+    "core", "kernels", "formats", "tensor", "graph", "runtime", "derive", "nn", "data", "train", "cluster",
+    "thalweg", "cli",
 ];
 /// Files over this length need a reason.
 const MAX_LINES: usize = 1000;

@@ -5,6 +5,7 @@ mod info;
 mod inspect;
 mod plot;
 mod runs;
+mod launch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,7 +26,9 @@ const EXAMPLES: &str = "Examples:
   thalweg bench --threads 2 add matmul  time workloads on this machine
   thalweg runs runs                     list the runs in a folder, with their last numbers
   thalweg plot runs --metric loss       draw a curve of each run into loss.svg
-  thalweg report runs/lenet             a page about one run";
+  thalweg report runs/lenet             a page about one run
+  thalweg launch --workers 4 --servers 2 --sync ssp:3 -- target/release/examples/logistic a9a
+                                        four workers and two servers on this host";
 
 #[derive(Subcommand)]
 enum Command {
@@ -60,6 +63,16 @@ enum Command {
         #[arg(short, long)]
         out: Option<PathBuf>,
     },
+    /// Run a program on a cluster of processes on this host.
+    Launch(launch::Args),
+    /// Show what every process of a cluster does and waits for.
+    Status {
+        /// Where its coordinator listens: `thalweg launch` prints it.
+        #[arg(env = "THALWEG_COORDINATOR")]
+        coordinator: String,
+    },
+    /// Keep the membership of a cluster; everything is said by environment variables.
+    Coordinate,
 }
 
 fn main() -> ExitCode {
@@ -70,6 +83,9 @@ fn main() -> ExitCode {
         Command::Runs { paths, json } => runs::run(&paths, json),
         Command::Plot(args) => plot::run(&args),
         Command::Report { run, out } => runs::report(&run, out),
+        Command::Launch(args) => launch::run(&args),
+        Command::Status { coordinator } => launch::status(&coordinator),
+        Command::Coordinate => launch::coordinate(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
