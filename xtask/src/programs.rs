@@ -95,7 +95,7 @@ fn check(seed: u64) -> Result<bool, String> {
     let options = match draw.below(3) {
         0 => JitOptions::default(),
         1 => JitOptions::plain(),
-        _ => JitOptions { without: names.iter().map(|&n| n.to_owned()).collect(), ..JitOptions::default() },
+        _ => names.iter().fold(JitOptions::default(), |options, name| options.without(name)),
     };
     let (eager, compiled) = (World::new(seed), World::new(seed));
     let first = match catch_unwind(AssertUnwindSafe(|| program(seed, &eager.params, &eager.inputs))) {
