@@ -33,7 +33,7 @@ pub enum GraphError {
         /// The node's number.
         node: usize,
         /// Why.
-        source: OpError,
+        source: Box<OpError>,
     },
     /// A node whose dtype and shape are not those of its op.
     #[error("node {node} ({what}) says {says}, its op gives {gives}")]
@@ -43,9 +43,9 @@ pub enum GraphError {
         /// Its op.
         what: String,
         /// What stands in the graph.
-        says: Meta,
+        says: Box<Meta>,
         /// What the op infers.
-        gives: Meta,
+        gives: Box<Meta>,
     },
     /// A leaf whose position nothing is bound to, or that occurs twice.
     #[error("node {node}: {what}")]
@@ -70,5 +70,29 @@ pub enum GraphError {
         name: String,
         /// All names.
         known: String,
+    },
+    /// A name that nothing in the graph has.
+    #[error("nothing is called `{name}`; known are {known}")]
+    NoName {
+        /// The name.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// A node that a gradient cannot be asked for.
+    #[error("`{name}` is no operand and no param; there are {known}")]
+    NoLeaf {
+        /// The name.
+        name: String,
+        /// All operands and parameters.
+        known: String,
+    },
+    /// A result without gradient.
+    #[error("differentiate: `{output}`: {source}")]
+    Gradient {
+        /// The result.
+        output: String,
+        /// Why.
+        source: Box<OpError>,
     },
 }

@@ -4,15 +4,20 @@
 //! [text form](text), a [verifier](verify) and [passes], each a function from graph to graph. It
 //! does no I/O and runs nothing (folding constants calls reference kernels).
 
+mod builder;
+mod differentiate;
 mod error;
 mod evaluate;
 mod graph;
 mod literal;
+mod memory;
+mod names;
 pub mod passes;
 pub mod text;
 mod traced;
 mod verify;
 
+pub use builder::Builder;
 pub use error::GraphError;
 pub use graph::{Graph, Kind, Node, NodeId};
 pub use literal::Literal;

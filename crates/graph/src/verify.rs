@@ -4,7 +4,7 @@ use crate::error::GraphError;
 use crate::graph::{Graph, Kind};
 
 /// Nodes read only earlier nodes, every op accepts its operands and gives what its node says, leaves
-/// are bound, each at most once, and outputs exist.
+/// are bound, each at most once, and what is named exists.
 pub fn verify(graph: &Graph) -> Result<(), GraphError> {
     let mut seen = std::collections::HashSet::new();
     for (i, node) in graph.nodes().iter().enumerate() {
@@ -31,13 +31,19 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
         }
         if let Kind::Op(op) = &node.kind {
             let inputs: Vec<_> = node.inputs.iter().map(|&id| &graph.node(id).meta).collect();
-            let gives = op.infer(&inputs).map_err(|source| GraphError::Op { node: i, source })?;
+            let gives =
+                op.infer(&inputs).map_err(|source| GraphError::Op { node: i, source: Box::new(source) })?;
             if gives != node.meta {
-                return Err(GraphError::Meta { node: i, what: what(), says: node.meta.clone(), gives });
+                return Err(GraphError::Meta {
+                    node: i,
+                    what: what(),
+                    says: Box::new(node.meta.clone()),
+                    gives: Box::new(gives),
+                });
             }
         }
     }
-    for (output, id) in graph.roots().enumerate() {
+    for (output, id) in graph.roots().chain(graph.labels.iter().map(|&(_, id)| id)).enumerate() {
         if id.index() >= graph.nodes().len() {
             return Err(GraphError::Output { output, node: id.index() });
         }

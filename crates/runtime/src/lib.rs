@@ -19,5 +19,5 @@ pub use executor::Executor;
 pub use jit::{Jit, JitOptions, jit, jit_with};
 pub use plan::{Plan, StepInfo};
 pub use profile::{Peak, Profile};
-pub use thalweg_tensor::Tensor;
+pub use thalweg_tensor::{Tensor, checkpoint as remat};
 pub use tree::Tree;
