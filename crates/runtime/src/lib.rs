@@ -10,6 +10,7 @@ mod jit;
 mod plan;
 mod profile;
 mod program;
+mod session;
 mod tree;
 
 pub use control::{cond, scan, while_loop};
@@ -19,5 +20,6 @@ pub use executor::Executor;
 pub use jit::{Jit, JitOptions, jit, jit_with};
 pub use plan::{Plan, StepInfo};
 pub use profile::{Peak, Profile};
+pub use session::Session;
 pub use thalweg_tensor::{Tensor, checkpoint as remat};
 pub use tree::Tree;
