@@ -6,6 +6,7 @@
 
 mod builder;
 mod differentiate;
+mod dot;
 mod error;
 mod evaluate;
 mod graph;

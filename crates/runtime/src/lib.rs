@@ -7,6 +7,7 @@ mod debug;
 mod error;
 mod executor;
 mod jit;
+mod picture;
 mod plan;
 mod profile;
 mod program;

@@ -252,7 +252,7 @@ fn shorten(ops: &[&'static str]) -> String {
     words.join(" ")
 }
 
-fn bytes(n: usize) -> String {
+pub(crate) fn bytes(n: usize) -> String {
     match n {
         0..1024 => format!("{n} B"),
         1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
@@ -260,7 +260,7 @@ fn bytes(n: usize) -> String {
     }
 }
 
-fn count(n: u64) -> String {
+pub(crate) fn count(n: u64) -> String {
     match n {
         0..1000 => n.to_string(),
         1000..1_000_000 => format!("{:.1} k", n as f64 / 1e3),
