@@ -2,6 +2,7 @@
 //! it out as a flat list of steps over one arena, and an [`Executor`] replays it without allocating.
 
 mod arena;
+mod autobatch;
 mod control;
 mod debug;
 mod error;
@@ -14,6 +15,7 @@ mod program;
 mod session;
 mod tree;
 
+pub use autobatch::autobatch;
 pub use control::{cond, scan, while_loop};
 pub use debug::{Debugger, Finding, Stepped, probe};
 pub use error::RunError;
