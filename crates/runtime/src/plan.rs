@@ -88,6 +88,8 @@ pub struct Plan {
     pub(crate) steps: Vec<Step>,
     pub(crate) literals: Vec<Tensor>,
     pub(crate) arena_bytes: usize,
+    /// Floating-point work of the function as it was written, if known.
+    pub(crate) recorded_flops: Option<u64>,
     /// What intermediate values would take if each had memory of its own.
     pub(crate) unplanned_bytes: usize,
     pub(crate) inputs: Vec<Meta>,
@@ -125,6 +127,17 @@ impl Plan {
     /// Bytes that all intermediate values of the graph would take, each in memory of its own.
     pub fn unplanned_bytes(&self) -> usize {
         self.unplanned_bytes
+    }
+
+    /// Floating-point work of one run.
+    pub fn flops(&self) -> u64 {
+        self.graph.flops()
+    }
+
+    /// Also tells what the function took before passes changed it.
+    pub fn compared_with(mut self, recorded: &Graph) -> Plan {
+        self.recorded_flops = Some(thalweg_graph::passes::dce(recorded).flops());
+        self
     }
 
     /// The graph that was planned.
@@ -180,13 +193,24 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
+        write!(
             f,
-            "{} steps, arena {} ({} unplanned)",
+            "{} steps, arena {} ({} unplanned), {} flop",
             self.n_steps(),
             bytes(self.arena_bytes),
-            bytes(self.unplanned_bytes)
+            bytes(self.unplanned_bytes),
+            count(self.flops())
         )?;
+        match self.recorded_flops {
+            Some(before) if before > self.flops() => {
+                writeln!(f, " ({} as written, {} saved)", count(before), count(before - self.flops()))?;
+            }
+            Some(before) if before < self.flops() => {
+                let again = self.flops() - before;
+                writeln!(f, " ({} as written, {} computed again)", count(before), count(again))?;
+            }
+            _ => writeln!(f)?,
+        }
         self.steps().enumerate().try_for_each(|(i, step)| writeln!(f, "{i:>4}  {step}"))
     }
 }
@@ -240,7 +264,7 @@ fn shorten(ops: &[&'static str]) -> String {
     words.join(" ")
 }
 
-fn bytes(n: usize) -> String {
+pub(crate) fn bytes(n: usize) -> String {
     match n {
         0..1024 => format!("{n} B"),
         1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
@@ -248,7 +272,7 @@ fn bytes(n: usize) -> String {
     }
 }
 
-fn count(n: u64) -> String {
+pub(crate) fn count(n: u64) -> String {
     match n {
         0..1000 => n.to_string(),
         1000..1_000_000 => format!("{:.1} k", n as f64 / 1e3),
@@ -445,6 +469,7 @@ impl<'a> Planner<'a> {
             literals: self.literals,
             arena_bytes,
             unplanned_bytes,
+            recorded_flops: None,
             inputs,
             outputs,
             written,

@@ -225,3 +225,20 @@ fn a_long_program_compiles_in_time_that_grows_with_its_length() {
     let (got, want) = (f.call(x.clone()).unwrap(), step(3000)(x));
     assert_eq!(got.to_vec::<f32>(), want.to_vec::<f32>());
 }
+
+#[test]
+fn a_chain_of_products_takes_the_cheap_order_and_the_plan_says_what_that_saves() {
+    let mut rng = Rng::seed(2);
+    let (a, b) = (rng.normal([64, 48], 0.0, 1.0), rng.normal([48, 80], 0.0, 1.0));
+    let v = rng.normal([80, 1], 0.0, 1.0);
+    let chain = |(a, b, v): (Tensor, Tensor, Tensor)| a.matmul(&b).matmul(&v);
+    let mut f = jit(chain);
+    let got = f.call((a.clone(), b.clone(), v.clone())).unwrap();
+    let want = chain((a, b, v));
+    let error = (&got - &want).abs().amax(()).item::<f32>() / want.abs().amax(()).item::<f32>();
+    assert!(error < 1e-5, "{error}");
+    // 2·(48·80 + 64·48) instead of 2·(64·48·80 + 64·80).
+    assert_eq!(f.plan().flops(), 13_824);
+    let text = f.plan().to_string();
+    assert!(text.contains("13.8 k flop (501.8 k as written, 487.9 k saved)"), "{text}");
+}

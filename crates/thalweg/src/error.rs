@@ -32,6 +32,17 @@ pub enum Error {
     /// A run directory could not be used.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// A graph that is refused.
+    #[error(transparent)]
+    Graph(#[from] thalweg_graph::GraphError),
+    /// A graph that cannot be written to, or read from, a file.
+    #[error("{path}: {reason}")]
+    GraphFile {
+        /// The path as given.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// A path whose ending names no format we know.
     #[error("{path}: unknown ending (use .npy, .npz or .safetensors)")]
     Ending {
