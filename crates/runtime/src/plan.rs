@@ -19,6 +19,9 @@ use crate::arena::{self, Lifetime};
 use crate::concurrent;
 use crate::program::{Access, Program};
 
+/// Operands of groups joined into one step: their addresses are gathered on the stack.
+pub(crate) const MAX_OPERANDS: usize = 192;
+
 /// Where a value's memory comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Home {
@@ -53,8 +56,9 @@ pub(crate) enum Action {
     Op(Op),
     /// One op over the memory of its first operand.
     Overwrite(Op),
-    /// A fused group.
-    Tiles(Program),
+    /// Fused groups that do not touch each other's memory: the update of all parameters is one step.
+    /// Their operands and results stand one after the other.
+    Tiles(Vec<Program>),
 }
 
 /// One kernel launch.
@@ -110,8 +114,34 @@ impl Plan {
             planner.unit(&unit);
         }
         let mut plan = planner.finish();
+        plan.join_tiles();
         plan.batches = concurrent::batches(&mut plan);
         plan
+    }
+
+    /// Makes one step of neighbouring groups that do not touch each other's memory.
+    fn join_tiles(&mut self) {
+        let mut joined: Vec<Step> = Vec::with_capacity(self.steps.len());
+        for step in std::mem::take(&mut self.steps) {
+            let conflict = |last: &Step| concurrent::conflict(self, last, &step);
+            match (joined.last_mut(), &step.action) {
+                (Some(last), Action::Tiles(programs))
+                    if matches!(last.action, Action::Tiles(_))
+                        && last.inputs.len() + step.inputs.len() <= MAX_OPERANDS
+                        && last.outputs.len() + step.outputs.len() <= MAX_OPERANDS
+                        && !conflict(last) =>
+                {
+                    if let Action::Tiles(all) = &mut last.action {
+                        all.extend(programs.iter().cloned());
+                    }
+                    last.inputs.extend(step.inputs);
+                    last.outputs.extend(step.outputs);
+                    last.nodes.extend(step.nodes);
+                }
+                _ => joined.push(step),
+            }
+        }
+        self.steps = joined;
     }
 
     /// How many steps a run takes.
@@ -170,7 +200,7 @@ impl Plan {
     /// The node behind each result of a step; empty for a copy.
     pub(crate) fn result_nodes(&self, i: usize) -> Vec<NodeId> {
         match &self.steps[i].action {
-            Action::Tiles(program) => program.results.iter().map(|r| r.node).collect(),
+            Action::Tiles(programs) => programs.iter().flat_map(|p| &p.results).map(|r| r.node).collect(),
             _ => self.steps[i].nodes.to_vec(),
         }
     }
@@ -437,7 +467,12 @@ impl<'a> Planner<'a> {
             outputs.push((storage, meta.shape.clone()));
             self.values[node.index()] = Some(Ref { storage, layout: Layout::contiguous(meta.shape.clone()) });
         }
-        self.steps.push(Step { action: Action::Tiles(program), inputs, outputs, nodes: members.into() });
+        self.steps.push(Step {
+            action: Action::Tiles(vec![program]),
+            inputs,
+            outputs,
+            nodes: members.into(),
+        });
     }
 
     /// A step that copies a value.
@@ -559,10 +594,10 @@ impl<'a> Planner<'a> {
         same_size
             && match &step.action {
                 _ if !reads(step) => true,
-                Action::Tiles(program) => step
+                Action::Tiles(programs) => step
                     .inputs
                     .iter()
-                    .zip(&program.operands)
+                    .zip(programs.iter().flat_map(|p| &p.operands))
                     .filter(|(r, _)| r.storage == old)
                     .all(|(_, o)| matches!(o.access, Access::Dense { offset: 0 })),
                 _ => false,
@@ -600,8 +635,8 @@ impl<'a> Planner<'a> {
         for i in 0..self.steps.len() {
             let step = &self.steps[i];
             let candidates: SmallVec<[usize; 4]> = match &step.action {
-                Action::Tiles(program) => (0..program.operands.len())
-                    .filter(|&k| matches!(program.operands[k].access, Access::Dense { offset: 0 }))
+                Action::Tiles(programs) => (0..step.inputs.len())
+                    .filter(|&k| matches!(programs[0].operands[k].access, Access::Dense { offset: 0 }))
                     .collect(),
                 Action::Op(op)
                     if op.reuses() & 1 != 0 && step.inputs.len() <= 2 && !step.nodes.is_empty() =>
@@ -677,7 +712,8 @@ impl<'a> Planner<'a> {
     /// Tells tile programs which operands their results overwrite.
     fn protect_operands(&mut self) {
         for step in &mut self.steps {
-            let Action::Tiles(program) = &mut step.action else { continue };
+            let Action::Tiles(programs) = &mut step.action else { continue };
+            let [program] = &mut programs[..] else { unreachable!("joined after this") };
             for (k, operand) in step.inputs.iter().enumerate() {
                 let home = self.storages[operand.storage].home;
                 if step.outputs.iter().any(|&(s, _)| self.storages[s].home == home) {
