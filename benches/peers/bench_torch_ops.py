@@ -79,6 +79,18 @@ def small(inner, f):
     return measure(inner, lambda: f(x))
 
 
+def batch_norm():
+    x = rand(64, 64, 32, 32).requires_grad_(True)
+    w, b = rand(64).requires_grad_(True), rand(64).requires_grad_(True)
+    dy, mean, var = rand(64, 64, 32, 32), rand(64), rand(64)
+
+    def step():
+        y = F.batch_norm(x, mean, var, w, b, training=True)
+        return torch.autograd.grad((y * dy).sum(), (x, w, b))
+
+    return measure(1, step)
+
+
 WORKLOADS = {
     "eager": {
         "add16": lambda: small(1000, lambda x: x + 1.0),
@@ -99,6 +111,8 @@ WORKLOADS = {
         "sum": lambda: unary(torch.sum),
         "softmax": lambda: unary(lambda x: torch.softmax(x, -1)),
         "layer_norm": layer_norm,
+        "sum-rows": lambda: (lambda x: measure(10, lambda: x.sum(0)))(rand(256, 1024)),
+        "batch_norm": batch_norm,
         "max_pool": lambda: (lambda x: measure(1, lambda: F.max_pool2d(x, 2)))(rand(64, 64, 64, 64)),
     },
 }

@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod golden;
 mod op_page;
+mod programs;
 mod simulate;
 mod tidy;
 
@@ -18,6 +19,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   op-page                                write docs/ops.md from the list of ops
   simulate [--seed N | --from N --count N] the cluster under crashes, loss and pauses, without end
   tidy                                   layering, names, sizes and forbidden words
+  fuzz-programs [--from SEED] [--count N] random programs, eager against compiled, without end unless counted
   fuzz [SECONDS]                         each file parser for so long (needs nightly and cargo-fuzz)";
 
 fn main() -> std::process::ExitCode {
@@ -37,7 +39,7 @@ fn run() -> Result<()> {
         Some((&"check", [])) => check::run(),
         Some((&"golden", rest)) => {
             let dir = value(rest, "--dir").map_or_else(|| root().join("golden"), PathBuf::from);
-            golden::run(&dir, value(rest, "--only"))
+            golden::run_all(&dir, value(rest, "--only"))
         }
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"op-page", [])) => op_page::write(),
@@ -50,6 +52,10 @@ fn run() -> Result<()> {
         },
         Some((&"tidy", [])) => tidy::run(),
         Some((&"fuzz", rest)) => check::fuzz(rest.first().map_or(Ok(60), |s| s.parse())?),
+        Some((&"fuzz-programs", rest)) => {
+            let from = value(rest, "--from").map_or(Ok(0), str::parse)?;
+            programs::run(from, value(rest, "--count").map(str::parse).transpose()?)
+        }
         Some((&"help" | &"--help" | &"-h", _)) => {
             println!("{USAGE}");
             Ok(())

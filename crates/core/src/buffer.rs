@@ -5,21 +5,27 @@
 //!    element (mapped);
 //! 2. a `Buffer`'s first `len` elements are valid values of its dtype: any bytes for numbers, only
 //!    0 and 1 for `bool`;
-//! 3. memory is written only through `&mut Buffer` while its block has exactly one owner.
+//! 3. memory is written only through `&mut Buffer` while its block has exactly one owner, or through
+//!    a [`SpanMut`] whose maker answers for it.
 #![allow(unsafe_code, reason = "raw memory lives here; see the invariants above")]
 
 use std::alloc::{Layout as AllocLayout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+use memmap2::MmapMut;
 
 use crate::dtype::{DType, Element};
 use crate::pool;
 
 /// Alignment of pooled memory: a cache line, and the widest SIMD register.
 pub(crate) const ALIGN: usize = 64;
+/// Blocks from this size on are mapped: two huge pages of usual size.
+const MAP_FROM: usize = 4 << 20;
 
 /// A block of memory with its owner.
 pub(crate) struct Block {
@@ -31,6 +37,8 @@ pub(crate) struct Block {
 enum Owner {
     /// Allocated here, with `capacity` bytes at `ALIGN`.
     Heap,
+    /// Mapped here, `capacity` bytes of its own.
+    Mapped(#[expect(dead_code, reason = "unmaps the memory when dropped")] MmapMut),
     /// Lent by something that must stay alive: a memory-mapped file.
     Lent(#[expect(dead_code, reason = "held to keep the memory alive")] Arc<dyn Any + Send + Sync>),
 }
@@ -42,8 +50,18 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Zeroed memory from the system. Large blocks arrive as untouched zero pages.
+    /// Zeroed memory from the system. Large blocks are mapped, in huge pages where the system has
+    /// them: filling fresh small pages costs more than most kernels that do it.
     pub(crate) fn allocate(capacity: usize) -> Self {
+        if capacity >= MAP_FROM
+            && let Ok(mut map) = MmapMut::map_anon(capacity)
+            && let Some(ptr) = NonNull::new(map.as_mut_ptr())
+        {
+            // Without huge pages it is merely slower.
+            #[cfg(target_os = "linux")]
+            let _ = map.advise(memmap2::Advice::HugePage);
+            return Self { ptr, capacity, owner: Owner::Mapped(map) };
+        }
         let layout = AllocLayout::from_size_align(capacity.max(ALIGN), ALIGN)
             .expect("pool classes stay below isize::MAX");
         // SAFETY: the layout has non-zero size.
@@ -158,7 +176,7 @@ impl Buffer {
 
     /// Whether nobody else holds this memory, so that it may be overwritten.
     pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.block) == 1 && matches!(self.block.owner, Owner::Heap)
+        Arc::strong_count(&self.block) == 1 && !matches!(self.block.owner, Owner::Lent(_))
     }
 
     /// Whether two buffers are the same memory.
@@ -185,6 +203,19 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.block.ptr.as_ptr().cast::<T>(), self.len) }
     }
 
+    /// All elements, to be read without naming their type.
+    #[inline]
+    pub fn span(&self) -> Span<'_> {
+        Span { ptr: self.block.ptr, dtype: self.dtype, len: self.len, lent: PhantomData }
+    }
+
+    /// All elements, to be overwritten without naming their type. Panics when the memory is shared.
+    #[inline]
+    pub fn span_mut(&mut self) -> SpanMut<'_> {
+        assert!(self.is_unique(), "shared memory is never written");
+        SpanMut { ptr: self.block.ptr, dtype: self.dtype, len: self.len, lent: PhantomData }
+    }
+
     /// The raw bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: all bytes of a block are initialised (1), and `len` elements fit in it.
@@ -196,6 +227,124 @@ impl Buffer {
         assert!(self.is_unique(), "shared memory is never written");
         // SAFETY: as in `bytes`, and unique as in `as_mut_slice`.
         unsafe { std::slice::from_raw_parts_mut(self.block.ptr.as_ptr(), self.len * self.dtype.size()) }
+    }
+}
+
+/// Elements of one dtype to be read: a slice whose type is known at run time.
+#[derive(Clone, Copy)]
+pub struct Span<'a> {
+    ptr: NonNull<u8>,
+    dtype: DType,
+    len: usize,
+    lent: PhantomData<&'a [u8]>,
+}
+
+/// Elements of one dtype to be overwritten: a mutable slice whose type is known at run time.
+pub struct SpanMut<'a> {
+    ptr: NonNull<u8>,
+    dtype: DType,
+    len: usize,
+    lent: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: a span is a shared slice of plain numbers, which may be read from any thread.
+unsafe impl Send for Span<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Span<'_> {}
+// SAFETY: a mutable span is a unique slice of plain numbers, which may move between threads.
+unsafe impl Send for SpanMut<'_> {}
+// SAFETY: through a shared reference nothing but dtype and length can be had.
+unsafe impl Sync for SpanMut<'_> {}
+
+impl<'a> Span<'a> {
+    /// Elements that lie at `ptr`, for whoever manages memory of their own.
+    ///
+    /// # Safety
+    /// For `'a`, `ptr` is aligned to the dtype and points to `len` valid elements (invariant 2) that
+    /// nobody writes.
+    pub unsafe fn from_raw(ptr: NonNull<u8>, dtype: DType, len: usize) -> Self {
+        Self { ptr, dtype, len, lent: PhantomData }
+    }
+
+    /// The dtype.
+    #[inline]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Number of elements.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements. Panics when `T` is not the dtype.
+    #[inline]
+    pub fn as_slice<T: Element>(&self) -> &'a [T] {
+        assert!(T::DTYPE == self.dtype, "elements of {} read as {}", self.dtype, T::DTYPE);
+        // SAFETY: the span was made from a borrowed buffer, or its maker promised the same, and
+        // `Element` is sealed to types of exactly the dtype's representation.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().cast::<T>(), self.len) }
+    }
+
+    /// Where the elements lie.
+    #[inline]
+    pub fn address(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// The raw bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        // SAFETY: as in `as_slice`; numbers have no padding.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len * self.dtype.size()) }
+    }
+}
+
+impl SpanMut<'_> {
+    /// Elements that lie at `ptr`, for whoever manages memory of their own.
+    ///
+    /// # Safety
+    /// For the lifetime, `ptr` is aligned to the dtype and points to `len` valid elements
+    /// (invariant 2) that nobody else reads or writes.
+    pub unsafe fn from_raw(ptr: NonNull<u8>, dtype: DType, len: usize) -> Self {
+        Self { ptr, dtype, len, lent: PhantomData }
+    }
+
+    /// The dtype.
+    #[inline]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Number of elements.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the elements lie, for whoever manages who may use them.
+    #[inline]
+    pub fn address(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// The elements. Panics when `T` is not the dtype.
+    #[inline]
+    pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
+        assert!(T::DTYPE == self.dtype, "elements of {} written as {}", self.dtype, T::DTYPE);
+        // SAFETY: as in `Span::as_slice`, and unique: made from `&mut Buffer` with one owner, or its
+        // maker promised so; `&mut self` hands it out once at a time.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast::<T>(), self.len) }
     }
 }
 
@@ -217,7 +366,7 @@ impl Drop for Buffer {
         // The last owner gives pooled memory back whole, its `Arc` included, so that the next
         // buffer of this size costs no allocation at all.
         if let Some(b) = Arc::get_mut(&mut block)
-            && let Owner::Heap = b.owner
+            && !matches!(b.owner, Owner::Lent(_))
         {
             pool::give(block);
         }

@@ -7,7 +7,8 @@ use std::fmt;
 pub use half::{bf16, f16};
 
 /// The type of a tensor's elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum DType {
     /// `true` or `false`, one byte each.
@@ -111,6 +112,13 @@ impl DType {
             // What is left: two different ones of u8, i8, i16.
             _ => I16,
         }
+    }
+}
+
+impl DType {
+    /// The dtype of this name, as [`DType::name`] gives it.
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|d| d.name() == name)
     }
 }
 

@@ -11,7 +11,7 @@ pub mod runs;
 pub mod shape;
 pub mod view;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, Span, SpanMut};
 pub use dtype::{DType, Element};
 pub use layout::Layout;
 pub use pool::{PoolStats, pool_stats, trim_pool};

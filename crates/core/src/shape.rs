@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 /// The sizes of a tensor's axes, outermost first. Up to four axes need no heap memory.
-#[derive(PartialEq, Eq, Hash, Default)]
+#[derive(PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
 pub struct Shape(SmallVec<[usize; 4]>);
 
 impl Clone for Shape {

@@ -1,22 +1,28 @@
 //! What a kernel sees: an operand to read, a result to fill.
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Span, SpanMut};
 use crate::dtype::{DType, Element};
 use crate::layout::Layout;
 use crate::shape::Shape;
 
 /// An operand: memory and the layout over it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct View<'a> {
-    buffer: &'a Buffer,
+    memory: Span<'a>,
     layout: &'a Layout,
 }
 
 impl<'a> View<'a> {
     /// Panics when the layout leaves the buffer.
     pub fn new(buffer: &'a Buffer, layout: &'a Layout) -> Self {
-        debug_assert!(layout.end() <= buffer.len(), "layout leaves its buffer");
-        Self { buffer, layout }
+        Self::over(buffer.span(), layout)
+    }
+
+    /// [`View::new`] of memory that is no buffer of its own.
+    #[inline]
+    pub fn over(memory: Span<'a>, layout: &'a Layout) -> Self {
+        debug_assert!(layout.end() <= memory.len(), "layout leaves its memory");
+        Self { memory, layout }
     }
 
     /// The same memory through another layout.
@@ -24,12 +30,12 @@ impl<'a> View<'a> {
     where
         'a: 'b,
     {
-        View::new(self.buffer, layout)
+        View::over(self.memory, layout)
     }
 
     /// The dtype.
     pub fn dtype(&self) -> DType {
-        self.buffer.dtype()
+        self.memory.dtype()
     }
 
     /// The sizes.
@@ -42,10 +48,15 @@ impl<'a> View<'a> {
         self.layout
     }
 
+    /// Where the memory begins: the same for all views of one buffer.
+    pub fn address(&self) -> *const u8 {
+        self.memory.address()
+    }
+
     /// All the memory under the view, to be read at the positions of its layout.
     #[inline]
     pub fn memory<T: Element>(&self) -> &'a [T] {
-        self.buffer.as_slice()
+        self.memory.as_slice()
     }
 
     /// The elements in row-major order, if they lie so in memory.
@@ -54,7 +65,7 @@ impl<'a> View<'a> {
         let start = self.layout.offset();
         self.layout.is_contiguous().then(|| match self.layout.numel() {
             0 => &[][..],
-            n => &self.buffer.as_slice()[start..start + n],
+            n => &self.memory.as_slice()[start..start + n],
         })
     }
 
@@ -64,7 +75,7 @@ impl<'a> View<'a> {
         let (start, n) = (self.layout.offset(), self.layout.numel());
         self.layout
             .is_contiguous()
-            .then(|| if n == 0 { &[][..] } else { &self.buffer.bytes()[start * size..(start + n) * size] })
+            .then(|| if n == 0 { &[][..] } else { &self.memory.bytes()[start * size..(start + n) * size] })
     }
 
     /// The elements in row-major order.
@@ -75,22 +86,27 @@ impl<'a> View<'a> {
 }
 
 /// A result: dense row-major memory of its own.
-#[derive(Debug)]
 pub struct ViewMut<'a> {
-    buffer: &'a mut Buffer,
+    memory: SpanMut<'a>,
     shape: &'a Shape,
 }
 
 impl<'a> ViewMut<'a> {
     /// Panics when the buffer does not hold exactly the elements of `shape`.
     pub fn new(buffer: &'a mut Buffer, shape: &'a Shape) -> Self {
-        debug_assert_eq!(buffer.len(), shape.numel());
-        Self { buffer, shape }
+        Self::over(buffer.span_mut(), shape)
+    }
+
+    /// [`ViewMut::new`] of memory that is no buffer of its own.
+    #[inline]
+    pub fn over(memory: SpanMut<'a>, shape: &'a Shape) -> Self {
+        debug_assert_eq!(memory.len(), shape.numel());
+        Self { memory, shape }
     }
 
     /// The dtype.
     pub fn dtype(&self) -> DType {
-        self.buffer.dtype()
+        self.memory.dtype()
     }
 
     /// The sizes.
@@ -101,7 +117,7 @@ impl<'a> ViewMut<'a> {
     /// The elements in row-major order; their contents are arbitrary until written.
     #[inline]
     pub fn dense<T: Element>(&mut self) -> &mut [T] {
-        self.buffer.as_mut_slice()
+        self.memory.as_mut_slice()
     }
 
     /// Fills an f32 result with `f` of the elements of `x`, which has the same shape.

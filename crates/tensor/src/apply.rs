@@ -1,4 +1,4 @@
-//! Applying an op: the one place where it is decided how an op is run.
+//! Applying an op: the one place where it is decided how an op is run, now or as part of a trace.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -8,9 +8,11 @@ use thalweg_core::{Buffer, DType, View, ViewMut};
 
 use crate::error::{OpError, fail};
 use crate::meta::Meta;
+use crate::meter;
 use crate::ops::Op;
 use crate::tape::{self, History, Kept, Kind, Node};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Runs an op on its operands, and records it when a gradient may be asked for later.
 ///
@@ -44,7 +46,9 @@ pub(crate) fn run_owned(op: impl Into<Op>, left: Tensor, right: Option<&Tensor>)
     let op = op.into();
     let at = Location::caller();
     let tracked = wanted(std::iter::once(&left).chain(right)).is_some();
-    let reusable = !tracked && (op.reuses() & 1) != 0 && right.is_none_or(|r| r.shape() == left.shape());
+    let traced = left.is_traced() || right.is_some_and(Tensor::is_traced);
+    let reusable =
+        !tracked && !traced && (op.reuses() & 1) != 0 && right.is_none_or(|r| r.shape() == left.shape());
     let result = if reusable {
         overwrite(op, left, right, at)
     } else {
@@ -76,6 +80,10 @@ fn overwrite(
         Ok(mut buffer) => {
             let view = right.map(Tensor::view);
             if op.overwrite(view, &mut ViewMut::new(&mut buffer, &meta.shape)) {
+                match right {
+                    Some(right) => meter::count(&op, &[&meta, right.meta()], &meta),
+                    None => meter::count(&op, &[&meta], &meta),
+                }
                 return Ok(Tensor::dense(meta, buffer, None));
             }
             with_left(op, Tensor::dense(meta, buffer, None), right, at)
@@ -98,6 +106,14 @@ fn with_left(
 
 fn apply_op(op: Op, inputs: &[&Tensor], at: &'static Location<'static>) -> Result<Tensor, OpError> {
     let meta = infer(&op, inputs)?;
+    let wanted = wanted(inputs.iter().copied());
+    if inputs.iter().any(|t| t.is_traced()) {
+        let value = trace::note(op.clone(), inputs, meta, tape::line(at))?;
+        return match wanted {
+            Some(level) if value.dtype().is_float() => Ok(record(op, inputs, value, level, at)),
+            _ => Ok(value),
+        };
+    }
     let viewed = match inputs {
         [x] => op.view(x.layout(), &meta.shape).map(|layout| x.with_layout(layout, None)),
         _ => None,
@@ -106,7 +122,7 @@ fn apply_op(op: Op, inputs: &[&Tensor], at: &'static Location<'static>) -> Resul
         Some(value) => value,
         None => compute(&op, inputs, meta)?,
     };
-    match wanted(inputs.iter().copied()) {
+    match wanted {
         Some(level) if value.dtype().is_float() => Ok(record(op, inputs, value, level, at)),
         _ => Ok(value),
     }
@@ -115,10 +131,15 @@ fn apply_op(op: Op, inputs: &[&Tensor], at: &'static Location<'static>) -> Resul
 /// Collecting into a list costs as much as inferring, so the usual arities go without.
 #[inline]
 fn infer(op: &Op, inputs: &[&Tensor]) -> Result<Meta, OpError> {
+    let with = |metas: &[&Meta]| {
+        let result = op.infer(metas)?;
+        meter::count(op, metas, &result);
+        Ok(result)
+    };
     match inputs {
-        [a] => op.infer(&[a.meta()]),
-        [a, b] => op.infer(&[a.meta(), b.meta()]),
-        _ => op.infer(&inputs.iter().map(|t| t.meta()).collect::<SmallVec<[&Meta; 8]>>()),
+        [a] => with(&[a.meta()]),
+        [a, b] => with(&[a.meta(), b.meta()]),
+        _ => with(&inputs.iter().map(|t| t.meta()).collect::<SmallVec<[&Meta; 8]>>()),
     }
 }
 
@@ -155,13 +176,12 @@ pub(crate) fn run_with_number(op: Op, x: &Tensor, number: &Tensor, side: Side) -
         Side::Left => (number, x),
         Side::Right => (x, number),
     };
-    if !direct || wanted(std::iter::once(x)).is_some() {
+    if !direct || x.is_traced() || wanted(std::iter::once(x)).is_some() {
         let spread =
             |t: &Tensor| if t.shape() == x.shape() { t.clone() } else { number.spread_to(x.shape()) };
         return run(op, &[&spread(a), &spread(b)]);
     }
-    let result =
-        op.infer(&[x.meta(), x.meta()]).and_then(|meta| compute_views(&op, &[a.view(), b.view()], meta));
+    let result = infer(&op, &[x, x]).and_then(|meta| compute_views(&op, &[a.view(), b.view()], meta));
     match result {
         Ok(y) => y,
         Err(error) => fail(error),
@@ -183,6 +203,6 @@ fn record(op: Op, inputs: &[&Tensor], value: Tensor, level: u32, at: &'static Lo
         output: keep.output().then(|| value.clone()),
     };
     let edges = inputs.iter().map(|t| t.history().filter(|h| tape::records(h.node.level)).cloned()).collect();
-    let node = Node { id: tape::next_id(), level, edges, kind: Kind::Op { op, kept }, at };
+    let node = Node { id: tape::next_id(), level, edges, kind: Kind::Op { op, kept }, at: tape::line(at) };
     value.into_recorded(History { node: Arc::new(node), output: 0 })
 }

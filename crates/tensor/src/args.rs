@@ -144,6 +144,14 @@ impl From<&Shape> for Dims {
 pub struct PerAxis(SmallVec<[usize; 3]>);
 
 impl PerAxis {
+    /// One size for each of `n` axes, or `None` when another number of sizes was given.
+    pub fn sizes(&self, n: usize) -> Option<SmallVec<[usize; 3]>> {
+        match self.0.len() {
+            1 => Some(SmallVec::from_elem(self.0[0], n)),
+            len => (len == n).then(|| self.0.clone()),
+        }
+    }
+
     /// One size for each of `n` axes.
     pub(crate) fn list(
         &self,
@@ -152,14 +160,10 @@ impl PerAxis {
         n: usize,
         shape: &Shape,
     ) -> Result<SmallVec<[usize; 3]>, OpError> {
-        match self.0.len() {
-            1 => Ok(SmallVec::from_elem(self.0[0], n)),
-            len if len == n => Ok(self.0.clone()),
-            _ => {
-                let (value, shape) = (format!("{:?}", &self.0[..]), shape.clone());
-                Err(OpError::Argument { op, name, value, shape, need: "one number, or one per spatial axis" })
-            }
-        }
+        self.sizes(n).ok_or_else(|| {
+            let (value, shape) = (format!("{:?}", &self.0[..]), shape.clone());
+            OpError::Argument { op, name, value, shape, need: "one number, or one per spatial axis" }
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use crate::param::leaf;
 use crate::scalar::Scalar;
 use crate::tape::{self, History, Kind, Node};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// Something a gradient can be asked for: a parameter, or a tensor marked by
 /// [`Tensor::requires_grad`].
@@ -252,7 +253,7 @@ where
     let targets = outside.clone();
     let rule = move |dy: &[Option<Tensor>]| {
         let born = tape::next_id();
-        let again = tape::recording_all(|| f(&inputs));
+        let again = trace::recomputing(&inputs, || tape::recording_all(|| f(&inputs)));
         if histories_before(&again, born).iter().map(|h| h.node.id).ne(targets.iter().map(|h| h.node.id)) {
             let reason = "a parameter used inside was set between the forward and the backward pass";
             return Err(OpError::NoGradient { op: "checkpoint", reason });
@@ -282,8 +283,9 @@ fn histories_before(results: &[Tensor], born: u64) -> Vec<History> {
     outside
 }
 
+/// Records a function with a backward of its own, if a gradient may be asked for.
 #[track_caller]
-fn record_function(
+pub(crate) fn record_function(
     outputs: Vec<Tensor>,
     edges: Vec<Option<History>>,
     backward: tape::Backward,
@@ -344,6 +346,13 @@ impl Tensor {
         match &self.history()?.node.kind {
             Kind::Leaf(slot) => slot.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             _ => None,
+        }
+    }
+
+    /// Forgets what `backward` has left.
+    pub(crate) fn clear_leaf_grad(&self) {
+        if let Some(Kind::Leaf(slot)) = self.history().map(|h| &h.node.kind) {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
 

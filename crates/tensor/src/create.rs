@@ -169,6 +169,11 @@ impl Tensor {
         if self.is_contiguous() { self.clone() } else { self.broadcast_dense() }
     }
 
+    /// The elements in row-major order in fresh memory, without history.
+    pub(crate) fn copied_buffer(&self) -> Buffer {
+        with_dtype!(self.dtype(), T => Buffer::from_slice(&self.to_vec::<T>()))
+    }
+
     #[track_caller]
     fn require<T: Element>(&self, op: &'static str) {
         if self.dtype() != T::DTYPE {

@@ -135,6 +135,26 @@ pub enum OpError {
         /// The parameter's name, or the position of a plain tensor.
         name: String,
     },
+    /// Values asked of a tensor that is being traced.
+    #[error(
+        "this value is traced and has no data yet (it was made at {made}): inside `jit`, decide on it with `select`, `cond` or `scan`, or read it outside and pass it in as a plain number"
+    )]
+    TracedRead {
+        /// The line that made it.
+        made: &'static Location<'static>,
+    },
+    /// Operands that belong to different traces.
+    #[error(
+        "{op}: operands of two different traces meet (one made at {at}, the other at {made}): return the value from the inner `jit` and pass it on as an argument"
+    )]
+    MixedTraces {
+        /// The op.
+        op: &'static str,
+        /// The line that made one of them.
+        at: &'static Location<'static>,
+        /// The line that made the other.
+        made: &'static Location<'static>,
+    },
     /// What a user's own op says.
     #[error("{op}: {reason}")]
     Custom {

@@ -1,11 +1,19 @@
 //! Named, mutable tensors: weights and other state that outlives one computation.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
+
+use parking_lot::lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard};
+use parking_lot::{RawRwLock, RwLock};
+use thalweg_core::{SpanMut, View};
 
 use crate::autodiff::Leaf;
+use crate::error::{OpError, fail};
+use crate::meta::Meta;
+use crate::switch::Switch;
 use crate::tape::{self, History, Kind, Node};
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// A tensor with a name and a value that changes. Clones are the same parameter.
 ///
@@ -23,21 +31,22 @@ pub struct Param(Arc<Inner>);
 struct Inner {
     name: String,
     trainable: bool,
-    value: RwLock<Tensor>,
+    frozen: Switch,
+    value: Arc<RwLock<Tensor>>,
 }
 
 impl Param {
     /// A trainable parameter. Its value is its own: gradients stop here.
     #[track_caller]
     pub fn new(name: impl Into<String>, value: Tensor) -> Self {
-        let value = RwLock::new(leaf(&value));
-        Self(Arc::new(Inner { name: name.into(), trainable: true, value }))
+        let value = Arc::new(RwLock::new(leaf(&value)));
+        Self(Arc::new(Inner { name: name.into(), trainable: true, frozen: Switch::new(false), value }))
     }
 
     /// State that is read and written but not trained, such as running statistics.
     pub fn state(name: impl Into<String>, value: Tensor) -> Self {
-        let value = RwLock::new(value.stop_gradient());
-        Self(Arc::new(Inner { name: name.into(), trainable: false, value }))
+        let value = Arc::new(RwLock::new(value.stop_gradient()));
+        Self(Arc::new(Inner { name: name.into(), trainable: false, frozen: Switch::new(false), value }))
     }
 
     /// The name it was given.
@@ -45,34 +54,113 @@ impl Param {
         &self.0.name
     }
 
-    /// Whether gradients flow into it.
+    /// Whether gradients flow into it: neither state nor frozen.
     pub fn is_trainable(&self) -> bool {
-        self.0.trainable
+        self.0.trainable && !self.is_frozen()
+    }
+
+    /// Whether it is state, made by [`Param::state`], which is never trained.
+    pub fn is_state(&self) -> bool {
+        !self.0.trainable
+    }
+
+    /// Whether [`Param::freeze`] has taken it out of training.
+    pub fn is_frozen(&self) -> bool {
+        self.0.frozen.is_on()
+    }
+
+    /// Takes the parameter out of training, or brings it back: a frozen one is read as a constant.
+    pub fn freeze(&self, frozen: bool) {
+        self.0.frozen.turn(frozen);
+    }
+
+    /// A number that this parameter, with all its clones, shares with no other one alive.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
     }
 
     /// The present value, as a leaf when trainable.
     pub fn get(&self) -> Tensor {
-        self.0.value.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let value = trace::param_value(self).unwrap_or_else(|| self.ready());
+        if self.is_frozen() { value.stop_gradient() } else { value }
+    }
+
+    /// Dtype and shape.
+    pub fn meta(&self) -> Meta {
+        self.0.value.read().meta().clone()
+    }
+
+    /// The value outside of any trace.
+    fn ready(&self) -> Tensor {
+        self.0.value.read().clone()
+    }
+
+    /// `value` as it is held here: a variable of its own when trainable.
+    #[track_caller]
+    pub(crate) fn own(&self, value: &Tensor) -> Tensor {
+        if self.0.trainable { leaf(value) } else { value.stop_gradient() }
+    }
+
+    /// Holds the value still for reading.
+    pub fn hold(&self) -> ParamRead {
+        ParamRead(self.0.value.read_arc())
+    }
+
+    /// Holds the value for being changed where it lies: how a compiled step updates it. A tensor
+    /// that was read earlier keeps the old value: the memory is copied first if one still exists.
+    pub fn hold_mut(&self) -> ParamWrite {
+        let mut guard = self.0.value.write_arc();
+        if guard.own_memory().is_none() {
+            let copy = Tensor::from_buffer(guard.copied_buffer(), guard.shape());
+            *guard = self.own(&copy);
+        }
+        ParamWrite(guard)
     }
 
     /// A new value of the same dtype and shape; its history is forgotten. Tensors that were read
     /// before keep the old value. Panics when dtype or shape differ.
     #[track_caller]
     pub fn set(&self, value: Tensor) {
-        let mut slot = self.0.value.write().unwrap_or_else(PoisonError::into_inner);
+        let meta = self.meta();
         assert!(
-            slot.meta() == value.meta(),
-            "set: param `{}` is {}, the new value is {}",
+            meta == *value.meta(),
+            "set: param `{}` is {meta}, the new value is {}",
             self.name(),
-            slot.meta(),
             value.meta()
         );
-        *slot = if self.0.trainable { leaf(&value) } else { value.stop_gradient() };
+        if trace::set_param(self, &value) {
+            return;
+        }
+        if let Some(symbol) = value.symbol() {
+            fail(OpError::TracedRead { made: symbol.made_at() });
+        }
+        *self.0.value.write() = self.own(&value);
     }
 
     /// What `backward` has left here since the value was last set.
     pub fn grad(&self) -> Option<Tensor> {
         self.get().leaf_grad()
+    }
+}
+
+/// A parameter's value, held still.
+pub struct ParamRead(ArcRwLockReadGuard<RawRwLock, Tensor>);
+
+impl ParamRead {
+    /// The value.
+    pub fn view(&self) -> View<'_> {
+        self.0.view()
+    }
+}
+
+/// A parameter's value, held by whoever changes it.
+pub struct ParamWrite(ArcRwLockWriteGuard<RawRwLock, Tensor>);
+
+impl ParamWrite {
+    /// The elements in row-major order. What `backward` had left is forgotten.
+    pub fn span_mut(&mut self) -> SpanMut<'_> {
+        self.0.clear_leaf_grad();
+        self.0.own_memory().expect("made so by `hold_mut`, and held since")
     }
 }
 
@@ -87,7 +175,7 @@ impl Leaf for Param {
 
 impl fmt::Debug for Param {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Param({}: {})", self.name(), self.get().meta())
+        write!(f, "Param({}: {})", self.name(), self.meta())
     }
 }
 

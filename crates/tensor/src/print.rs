@@ -15,6 +15,9 @@ const DIGITS: usize = 4;
 
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_traced() {
+            return write!(f, "traced {}", self.meta());
+        }
         let summarised = self.numel() > SUMMARISE_ABOVE;
         let cells = self.cells(summarised, f.precision());
         let width = cells.iter().map(String::len).max().unwrap_or(0);

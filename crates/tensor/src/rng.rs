@@ -1,12 +1,13 @@
 //! Random tensors. An [`Rng`] hands out keys; everything drawn is a function of its key.
 
 use thalweg_core::{DType, Shape};
-use thalweg_kernels::philox::philox4x32;
 
 use crate::apply::run;
-use crate::ops::{Random, RandomGamma};
+use crate::ops::{NextKey, Random, RandomGamma};
+use crate::param::Param;
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
+use crate::trace;
 
 /// A source of random tensors.
 ///
@@ -18,43 +19,60 @@ use crate::tensor::Tensor;
 /// let (mut a, mut b) = (Rng::seed(7), Rng::seed(7));
 /// assert_eq!(a.normal([3], 0.0, 1.0).to_vec::<f32>(), b.normal([3], 0.0, 1.0).to_vec::<f32>());
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// Its state is a [`Param`], so that a compiled function that draws goes on where it stopped.
 pub struct Rng {
-    key: [u32; 2],
-    drawn: u64,
+    /// Two words of key, two of the number of keys drawn.
+    state: Param,
 }
 
 impl Rng {
     /// The source of this seed.
     pub fn seed(seed: u64) -> Self {
-        Self { key: [seed as u32, (seed >> 32) as u32], drawn: 0 }
+        Self::from_words([seed as u32, (seed >> 32) as u32, 0, 0])
     }
 
     /// A source whose numbers have nothing to do with this one's, nor with those of other splits.
+    /// Not inside `jit`: a source outlives the function that it is used in.
+    #[track_caller]
     pub fn split(&mut self) -> Rng {
-        Rng { key: self.next_key(), drawn: 0 }
+        let [a, b] = self.key().to_array::<[u32; 2]>();
+        Self::from_words([a, b, 0, 0])
     }
 
     /// The key of the next draw, as a tensor.
     pub fn key(&mut self) -> Tensor {
-        Tensor::from(self.next_key())
+        let next = run(NextKey, &[&self.state.get()]);
+        self.state.set(next.narrow(0, 0, 4));
+        next.narrow(0, 4, 2)
     }
 
     /// How far this source has been used: with the seed, all there is to save.
+    #[track_caller]
     pub fn position(&self) -> u64 {
-        self.drawn
+        let [_, _, low, high] = self.words();
+        u64::from(low) | u64::from(high) << 32
     }
 
     /// Continues at a saved position.
+    #[track_caller]
     pub fn set_position(&mut self, position: u64) {
-        self.drawn = position;
+        let [a, b, ..] = self.words();
+        self.state.set(Tensor::from([a, b, position as u32, (position >> 32) as u32]));
     }
 
-    fn next_key(&mut self) -> [u32; 2] {
-        // The second counter keeps keys apart from the numbers drawn with the parent's key.
-        let [a, b, ..] = philox4x32(self.key, self.drawn, u64::MAX);
-        self.drawn += 1;
-        [a, b]
+    /// The state, for whoever saves it with other parameters.
+    pub fn state(&self) -> &Param {
+        &self.state
+    }
+
+    fn from_words(words: [u32; 4]) -> Self {
+        Self { state: Param::state("rng", Tensor::from(words)) }
+    }
+
+    #[track_caller]
+    fn words(&self) -> [u32; 4] {
+        self.state.get().to_array()
     }
 
     /// Uniform floats in `lo..hi`.
@@ -165,5 +183,29 @@ impl Rng {
     #[track_caller]
     fn positive(&mut self, shape: &Shape) -> Tensor {
         Scalar::Float(1.0).spread(DType::F32, shape) - self.uniform(shape, 0.0, 1.0)
+    }
+}
+
+/// A copy goes its own way from the same position.
+impl Clone for Rng {
+    fn clone(&self) -> Self {
+        Self::from_words(self.words())
+    }
+}
+
+impl PartialEq for Rng {
+    fn eq(&self, other: &Self) -> bool {
+        self.words() == other.words()
+    }
+}
+
+impl Eq for Rng {}
+
+impl std::fmt::Debug for Rng {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match trace::is_recording() {
+            true => f.write_str("Rng(traced)"),
+            false => write!(f, "Rng({:?})", self.words()),
+        }
     }
 }

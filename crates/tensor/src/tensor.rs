@@ -1,11 +1,14 @@
-//! The one tensor type: a shared, immutable view of a buffer, with its history if gradients are wanted.
+//! The one tensor type: a shared, immutable view of a buffer, or a value of a trace; with its history
+//! if gradients are wanted.
 
 use std::sync::Arc;
 
-use thalweg_core::{Buffer, DType, Layout, Shape, View};
+use thalweg_core::{Buffer, DType, Layout, Shape, SpanMut, View};
 
+use crate::error::{OpError, fail};
 use crate::meta::Meta;
 use crate::tape::History;
+use crate::trace::Symbol;
 
 /// A multi-dimensional array with runtime dtype and shape.
 ///
@@ -24,9 +27,19 @@ pub struct Tensor(Arc<Inner>);
 
 struct Inner {
     meta: Meta,
+    /// Row-major for a traced tensor.
     layout: Layout,
-    buffer: Buffer,
+    memory: Memory,
     history: Option<History>,
+}
+
+/// The two states of a tensor.
+#[derive(Clone)]
+enum Memory {
+    /// The values are here.
+    Ready(Buffer),
+    /// The values will be what a trace says.
+    Traced(Symbol),
 }
 
 impl Tensor {
@@ -35,14 +48,21 @@ impl Tensor {
     pub(crate) fn dense(meta: Meta, buffer: Buffer, history: Option<History>) -> Self {
         debug_assert!(meta.dtype == buffer.dtype() && meta.numel() == buffer.len());
         let layout = Layout::contiguous(meta.shape.clone());
-        Self(Arc::new(Inner { meta, layout, buffer, history }))
+        Self(Arc::new(Inner { meta, layout, memory: Memory::Ready(buffer), history }))
+    }
+
+    /// A value of a trace.
+    pub(crate) fn traced(meta: Meta, symbol: Symbol) -> Self {
+        let layout = Layout::contiguous(meta.shape.clone());
+        Self(Arc::new(Inner { meta, layout, memory: Memory::Traced(symbol), history: None }))
     }
 
     /// Another view of this tensor's memory.
     #[inline]
     pub(crate) fn with_layout(&self, layout: Layout, history: Option<History>) -> Self {
         let meta = Meta { dtype: self.dtype(), shape: layout.shape().clone() };
-        Self(Arc::new(Inner { meta, layout, buffer: self.0.buffer.clone(), history }))
+        debug_assert!(!self.is_traced(), "a traced tensor has no memory to lay out");
+        Self(Arc::new(Inner { meta, layout, memory: self.0.memory.clone(), history }))
     }
 
     /// The same values with another history.
@@ -50,7 +70,7 @@ impl Tensor {
         Self(Arc::new(Inner {
             meta: self.0.meta.clone(),
             layout: self.0.layout.clone(),
-            buffer: self.0.buffer.clone(),
+            memory: self.0.memory.clone(),
             history,
         }))
     }
@@ -122,14 +142,36 @@ impl Tensor {
         self.0.layout.is_contiguous()
     }
 
-    /// What kernels read.
+    /// What kernels read. Panics, naming both lines, when the tensor is traced: it has no values.
+    #[inline]
+    #[track_caller]
     pub fn view(&self) -> View<'_> {
-        View::new(&self.0.buffer, &self.0.layout)
+        match &self.0.memory {
+            Memory::Ready(buffer) => View::new(buffer, &self.0.layout),
+            Memory::Traced(symbol) => fail(OpError::TracedRead { made: symbol.made_at() }),
+        }
     }
 
     /// Whether two tensors look at the same memory.
     pub fn shares_memory_with(&self, other: &Tensor) -> bool {
-        self.0.buffer.shares(&other.0.buffer)
+        match (&self.0.memory, &other.0.memory) {
+            (Memory::Ready(a), Memory::Ready(b)) => a.shares(b),
+            _ => false,
+        }
+    }
+
+    /// Whether this is a value of a trace, without data.
+    #[inline]
+    pub fn is_traced(&self) -> bool {
+        matches!(self.0.memory, Memory::Traced(_))
+    }
+
+    #[inline]
+    pub(crate) fn symbol(&self) -> Option<&Symbol> {
+        match &self.0.memory {
+            Memory::Traced(symbol) => Some(symbol),
+            Memory::Ready(_) => None,
+        }
     }
 
     /// Whether a gradient can flow into this tensor.
@@ -142,13 +184,25 @@ impl Tensor {
         self.0.history.as_ref()
     }
 
+    /// The memory, to be overwritten, if this handle is the only one and all of it is this tensor's
+    /// own, in order.
+    pub fn own_memory(&mut self) -> Option<SpanMut<'_>> {
+        let inner = Arc::get_mut(&mut self.0)?;
+        let Memory::Ready(buffer) = &mut inner.memory else { return None };
+        let whole = inner.layout.is_contiguous() && buffer.len() == inner.meta.numel() && buffer.is_unique();
+        whole.then(|| buffer.span_mut())
+    }
+
     /// The memory, if this handle is the only one and all of it is this tensor's own, in order:
     /// then nobody can see it change.
     pub(crate) fn into_unique_buffer(self) -> Result<Buffer, Tensor> {
-        let whole =
-            |i: &Inner| i.layout.is_contiguous() && i.buffer.len() == i.meta.numel() && i.buffer.is_unique();
         match Arc::try_unwrap(self.0) {
-            Ok(inner) if whole(&inner) => Ok(inner.buffer),
+            Ok(Inner { meta, layout, memory: Memory::Ready(buffer), history }) => {
+                if layout.is_contiguous() && buffer.len() == meta.numel() && buffer.is_unique() {
+                    return Ok(buffer);
+                }
+                Err(Tensor(Arc::new(Inner { meta, layout, memory: Memory::Ready(buffer), history })))
+            }
             Ok(inner) => Err(Tensor(Arc::new(inner))),
             Err(shared) => Err(Tensor(shared)),
         }

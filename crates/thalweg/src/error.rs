@@ -1,7 +1,10 @@
 //! The one error type of user programs.
 
+use thalweg_data::DataError;
 use thalweg_formats::FormatError;
+use thalweg_nn::{Mismatch, NnError};
 use thalweg_tensor::OpError;
+use thalweg_train::TrainError;
 use thiserror::Error;
 
 /// Everything that can go wrong and is not a programming error.
@@ -11,9 +14,24 @@ pub enum Error {
     /// An op refused its operands.
     #[error(transparent)]
     Op(#[from] OpError),
+    /// A compiled function failed.
+    #[error(transparent)]
+    Run(#[from] thalweg_runtime::RunError),
     /// A file could not be read or written.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// Weights that are not those of the module.
+    #[error(transparent)]
+    Mismatch(#[from] Box<Mismatch>),
+    /// Anything else that a layer or an optimiser refused.
+    #[error(transparent)]
+    Nn(Box<NnError>),
+    /// Data could not be had.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A run directory could not be used.
+    #[error(transparent)]
+    Train(#[from] TrainError),
     /// A path whose ending names no format we know.
     #[error("{path}: unknown ending (use .npy, .npz or .safetensors)")]
     Ending {
@@ -32,3 +50,14 @@ pub enum Error {
 
 /// The result of anything that touches files or checks operands.
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<NnError> for Error {
+    fn from(error: NnError) -> Self {
+        match error {
+            NnError::Op(e) => Error::Op(e),
+            NnError::Format(e) => Error::Format(e),
+            NnError::Mismatch(e) => Error::Mismatch(e),
+            other => Error::Nn(Box::new(other)),
+        }
+    }
+}

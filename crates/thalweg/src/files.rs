@@ -6,6 +6,7 @@ use std::path::Path;
 
 use thalweg_formats::npz::Compression;
 use thalweg_formats::{Dense, Stored, npy, npz, safetensors};
+use thalweg_nn::Module;
 use thalweg_tensor::Tensor;
 
 use crate::error::{Error, Result};
@@ -58,6 +59,35 @@ where
     }
     Ok(())
 }
+
+/// Weights in safetensors files, for every [`Module`].
+///
+/// ```
+/// use thalweg::prelude::*;
+/// let path = std::env::temp_dir().join(format!("thalweg-doc-{}.safetensors", std::process::id()));
+/// let net = Linear::new(2, 1, &mut Rng::seed(0));
+/// net.save(&path)?;
+/// net.load(&path)?;
+/// let wider = Linear::new(3, 1, &mut Rng::seed(0));
+/// assert!(wider.load(&path).unwrap_err().to_string().contains("misshapen: weight"));
+/// # std::fs::remove_file(path).unwrap();
+/// # Ok::<(), thalweg::Error>(())
+/// ```
+pub trait Weights: Module {
+    /// Writes all parameters and buffers under their names. An older file stays as it was unless all of
+    /// the new one is on disk.
+    fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        Ok(thalweg_nn::save_weights(self, path)?)
+    }
+
+    /// Reads all parameters and buffers. If any is missing, unexpected or of another shape, the error
+    /// lists all of them and nothing is changed.
+    fn load(&self, path: impl AsRef<Path>) -> Result<()> {
+        Ok(thalweg_nn::load_weights(self, path)?)
+    }
+}
+
+impl<M: Module + ?Sized> Weights for M {}
 
 /// The tensor of a `.npy` file.
 pub fn load_npy(path: impl AsRef<Path>) -> Result<Tensor> {

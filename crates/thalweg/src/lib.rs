@@ -16,23 +16,41 @@ mod error;
 mod files;
 
 pub use error::{Error, Result};
-pub use files::{load, load_npy, save, save_npy};
+pub use files::{Weights, load, load_npy, save, save_npy};
+
+pub use thalweg_data as data;
+pub use thalweg_train as train;
 
 pub use thalweg_core::dtype::{bf16, f16};
 pub use thalweg_core::{
     Buffer, DType, Element, Layout, PoolStats, Shape, View, ViewMut, pool_stats, trim_pool,
 };
 pub use thalweg_formats::{FormatError, Problem};
+pub use thalweg_graph as graph;
 pub use thalweg_kernels::simd::{Isa, isa};
 pub use thalweg_kernels::threads::{set_threads, threads};
+pub use thalweg_nn::*;
+pub use thalweg_runtime::{Executor, Jit, JitOptions, Plan, RunError, StepInfo, Tree, jit, jit_with, tree};
 pub use thalweg_tensor::*;
 
 /// What most programs use.
 pub mod prelude {
+    pub use crate::data::Dataset;
     pub use crate::ops::CustomOp;
     pub use crate::{
-        DType, Meta, OpError, Param, Rng, Shape, Tensor, View, ViewMut, checkpoint, custom, custom_vjp, grad,
-        hessian, hvp, jacobian, jvp, no_grad, value_and_grad, vjp, vmap,
+        DType, Meta, OpError, Param, Rng, Shape, Tensor, View, ViewMut, Weights, checkpoint, custom,
+        custom_vjp, grad, hessian, hvp, jacobian, jit, jvp, no_grad, value_and_grad, vjp, vmap,
     };
     pub use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U32};
+    pub use thalweg_nn::{
+        Accumulator, Activation, Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, AdaptiveAvgPool1d,
+        AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d, Asgd,
+        AttentionConfig, AttentionMask, Average, AvgPool1d, AvgPool2d, AvgPool3d, BatchNorm, Clip, Conv1d,
+        Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Decay, Dropout, Embedding,
+        Flatten, Group, GroupNorm, Gru, InstanceNorm, Layer, LayerNorm, Lbfgs, LbfgsOptions,
+        LearnedPositions, LineSearch, Linear, Lion, Lstm, MaxPool1d, MaxPool2d, MaxPool3d, Mlp, Module,
+        MultiHeadAttention, Muon, NAdam, NormOrder, Optimizer, PRelu, RAdam, RecurrentOptions, Residual,
+        RmsNorm, RmsProp, Rnn, Rotary, Rprop, Rule, Sequential, Sgd, Slots, TransformerBlock,
+        TransformerConfig, accuracy, autocast, init, schedule,
+    };
 }

@@ -1,6 +1,6 @@
 //! How the cases of the family `attn` are called.
 
-use thalweg_tensor::{AttentionOptions, CellWeights, MultiHeadAttention, Tensor};
+use thalweg_tensor::{AttentionOptions, AttentionWeights, CellWeights, Tensor};
 
 use super::Call;
 
@@ -17,7 +17,7 @@ pub fn call(c: &Call<'_>) -> Option<Vec<Tensor>> {
             vec![x[0].scaled_dot_product_attention(&x[1], &x[2], &options)]
         }
         "multi_head_attention" => {
-            let weights = MultiHeadAttention {
+            let weights = AttentionWeights {
                 heads: attrs.int("heads")? as usize,
                 in_weight: &x[1],
                 in_bias: x.get(2),

@@ -38,6 +38,11 @@ impl Attrs {
         }
     }
 
+    /// A list of numbers; one that is `null` or missing makes the list end.
+    pub fn f64s(&self, name: &str) -> Option<Vec<f64>> {
+        Some(self.get(name)?.as_array()?.iter().map_while(Value::as_f64).collect())
+    }
+
     /// The entry as it stands.
     pub fn raw(&self, name: &str) -> Option<&Value> {
         self.get(name)

@@ -2,6 +2,7 @@
 //! scripts in `benches/peers`.
 
 mod clock;
+mod networks;
 mod workloads;
 
 use anyhow::{Result, bail};
@@ -21,7 +22,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let all = workloads::all();
+    let all: Vec<_> = workloads::all().into_iter().chain(networks::all()).collect();
     if args.names.is_empty() {
         println!("workloads (group: names):");
         for group in workloads::GROUPS {

@@ -1,7 +1,7 @@
 //! The workloads. `benches/peers/bench_torch_ops.py` has the same ones under the same names.
 
-use thalweg::MaxPoolOptions;
 use thalweg::prelude::*;
+use thalweg::{BatchNormOptions, MaxPoolOptions};
 
 use super::clock::{Timing, time};
 
@@ -12,7 +12,8 @@ pub struct Workload {
 }
 
 /// `eager`: overhead of small ops. `product`: f32 matrix products. `stream`: 16 Mi floats.
-pub const GROUPS: &[&str] = &["eager", "product", "stream"];
+/// `networks`: whole training steps and inference, compiled.
+pub const GROUPS: &[&str] = &["eager", "product", "stream", "networks"];
 
 /// Rows and columns of the streaming workloads: 16 Mi floats.
 const ROWS: usize = 16 << 10;
@@ -53,6 +54,22 @@ pub fn all() -> Vec<Workload> {
             let (w, b) = (random(&[COLS]), random(&[COLS]));
             let x = random(&[ROWS, COLS]);
             time(1, || x.layer_norm([COLS], Some(&w), Some(&b), 1e-5))
+        }),
+        w("stream", "sum-rows", || {
+            let x = random(&[256, 1024]);
+            time(10, || x.sum(0))
+        }),
+        w("stream", "batch_norm", || {
+            let x = random(&[64, 64, 32, 32]).requires_grad();
+            let (w, b) = (random(&[64]).requires_grad(), random(&[64]).requires_grad());
+            let dy = random(&[64, 64, 32, 32]);
+            let (mean, var) = (random(&[64]), random(&[64]));
+            let options =
+                BatchNormOptions { weight: Some(&w), bias: Some(&b), ..BatchNormOptions::default() };
+            time(1, || {
+                let (y, mean, var) = x.batch_norm_train(&mean, &var, &options);
+                ((y * &dy).sum(()).grad(&[&x, &w, &b]), mean, var)
+            })
         }),
         w("stream", "max_pool", || {
             let x = random(&[64, 64, 64, 64]);

@@ -22,6 +22,7 @@ macro_rules! each_vector {
 }
 
 pub mod axis;
+pub mod batch;
 pub mod norm;
 pub mod norm_backward;
 pub mod pool;

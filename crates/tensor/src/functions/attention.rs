@@ -21,7 +21,7 @@ pub struct AttentionOptions<'a> {
 
 /// The weights and options of [`Tensor::multi_head_attention`].
 #[derive(Clone)]
-pub struct MultiHeadAttention<'a> {
+pub struct AttentionWeights<'a> {
     /// How many heads the width is cut into.
     pub heads: usize,
     /// (3 · width, width): the rows for queries, for keys, for values.
@@ -60,6 +60,13 @@ impl Tensor {
         attend(self, key, value, options).0
     }
 
+    /// softmax(q kᵀ · scale + mask): how much of its attention each query pays to each key,
+    /// (…, queries, keys). A query that may look at nothing pays none.
+    #[track_caller]
+    pub fn attention_weights(&self, key: &Tensor, options: &AttentionOptions<'_>) -> Tensor {
+        weigh(self, key, options)
+    }
+
     /// Self- or cross-attention with several heads and its projections. self: (queries, batch, width),
     /// key and value: (keys, batch, width). Returns the result, (queries, batch, width), and the
     /// attention averaged over the heads, (batch, queries, keys).
@@ -68,7 +75,7 @@ impl Tensor {
         &self,
         key: &Tensor,
         value: &Tensor,
-        weights: &MultiHeadAttention<'_>,
+        weights: &AttentionWeights<'_>,
     ) -> (Tensor, Tensor) {
         let op = "multi_head_attention";
         let &[queries, batch, width] = &self.shape()[..] else {
@@ -123,27 +130,36 @@ impl Tensor {
 /// The result and the attention of each query to each key.
 #[track_caller]
 fn attend(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions<'_>) -> (Tensor, Tensor) {
-    let op = "scaled_dot_product_attention";
-    for t in [q, k, v] {
+    if v.rank() < 2 {
+        fail(OpError::Rank { op: OP, want: "at least 2 (length, width)", shape: v.shape().clone() });
+    }
+    if k.rank() >= 2 && k.size(-2) != v.size(-2) {
+        let hint = "there must be as many keys as values (second to last axis)";
+        fail(OpError::Shapes { op: OP, left: k.shape().clone(), right: v.shape().clone(), hint });
+    }
+    let attention = weigh(q, k, options);
+    let v = if options.enable_gqa { shared_heads(OP, q, v) } else { v.clone() };
+    (attention.matmul(&v), attention)
+}
+
+const OP: &str = "scaled_dot_product_attention";
+
+/// The attention of each query to each key.
+#[track_caller]
+fn weigh(q: &Tensor, k: &Tensor, options: &AttentionOptions<'_>) -> Tensor {
+    for t in [q, k] {
         if t.rank() < 2 {
-            fail(OpError::Rank { op, want: "at least 2 (length, width)", shape: t.shape().clone() });
+            fail(OpError::Rank { op: OP, want: "at least 2 (length, width)", shape: t.shape().clone() });
         }
     }
     if q.size(-1) != k.size(-1) {
         let hint = "queries and keys must have the same width (last axis)";
-        fail(OpError::Shapes { op, left: q.shape().clone(), right: k.shape().clone(), hint });
+        fail(OpError::Shapes { op: OP, left: q.shape().clone(), right: k.shape().clone(), hint });
     }
-    if k.size(-2) != v.size(-2) {
-        let hint = "there must be as many keys as values (second to last axis)";
-        fail(OpError::Shapes { op, left: k.shape().clone(), right: v.shape().clone(), hint });
-    }
-    let (k, v) = match options.enable_gqa {
-        true => (shared_heads(op, q, k), shared_heads(op, q, v)),
-        false => (k.clone(), v.clone()),
-    };
+    let k = if options.enable_gqa { shared_heads(OP, q, k) } else { k.clone() };
     let scale = options.scale.unwrap_or(1.0 / (q.size(-1) as f64).sqrt());
     let mut scores = (q * scale).matmul(&k.t());
-    let allowed = allowed(op, q, &k, options);
+    let allowed = allowed(OP, q, &k, options);
     let mut sees_some = None;
     if let Some(allowed) = &allowed {
         // A row of only −∞ would be NaN and its gradient too: such a row looks everywhere, and its
@@ -156,10 +172,10 @@ fn attend(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions<'_>) ->
         scores = scores + mask;
     }
     let attention = scores.softmax(-1);
-    let y = attention.matmul(&v);
-    match sees_some {
-        Some(some) => (some.where_(&y, 0.0), some.where_(&attention, 0.0)),
-        None => (y, attention),
+    // Each query of a causal mask sees itself at least.
+    match sees_some.filter(|_| !options.is_causal) {
+        Some(some) => some.where_(&attention, 0.0),
+        None => attention,
     }
 }
 

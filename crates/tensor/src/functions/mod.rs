@@ -10,6 +10,7 @@ mod elementary;
 pub(crate) mod images;
 mod linalg;
 pub(crate) mod losses;
+mod margins;
 pub(crate) mod norms;
 mod ordering;
 mod padding;

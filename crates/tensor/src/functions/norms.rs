@@ -2,7 +2,9 @@
 
 use thalweg_core::Shape;
 
+use crate::apply::run;
 use crate::error::{InOp, OpError, fail, or_fail};
+use crate::ops::{BatchMoments, BatchNorm, Number};
 use crate::tensor::Tensor;
 
 /// The options of batch normalisation.
@@ -49,20 +51,20 @@ impl Tensor {
             });
         }
         let x = self.as_float();
-        let axes: Vec<usize> = (0..x.rank()).filter(|&a| a != 1).collect();
-        let mean = x.mean(&axes[..]);
-        let centred = &x - mean.reshape(&column);
-        let var = (&centred * &centred).mean(&axes[..]);
-        let scale = (&var + options.eps).rsqrt();
-        let scale = match options.weight {
-            Some(w) => scale * per_channel(op, self, w),
-            None => scale,
+        let vector = |v: &Tensor| per_channel(op, self, v).to_dtype(x.dtype());
+        let (weight, bias) = (options.weight.map(vector), options.bias.map(vector));
+        let norm = BatchNorm { eps: Number(options.eps) };
+        let y = match (&weight, &bias) {
+            (None, None) => run(norm, &[&x]),
+            (Some(w), None) => run(norm, &[&x, w]),
+            (Some(w), Some(b)) => run(norm, &[&x, w, b]),
+            (None, Some(b)) => run(norm, &[&x]) + b.reshape(&column),
         };
-        let y = shifted(op, centred * scale.reshape(&column), options.bias);
+        let moments = run(BatchMoments, &[&x.stop_gradient()]);
         let m = options.momentum;
-        let unbiased = var.stop_gradient() * (n as f64 / (n as f64 - 1.0));
+        let unbiased = moments.select(0, 1) * (n as f64 / (n as f64 - 1.0));
         let moved = |old: &Tensor, new: Tensor| per_channel(op, self, old) * (1.0 - m) + new * m;
-        (y, moved(running_mean, mean.stop_gradient()), moved(running_var, unbiased))
+        (y, moved(running_mean, moments.select(0, 0)), moved(running_var, unbiased))
     }
 
     /// Normalises each channel (axis 1) by statistics from training.

@@ -73,14 +73,19 @@ impl Tensor {
     #[track_caller]
     pub fn masked_scatter(&self, mask: &Tensor, source: &Tensor) -> Tensor {
         let shape = self.common_mask_shape("masked_scatter", mask);
-        let index = mask.broadcast_to(&shape).flat_positions();
-        if source.numel() < index.numel() {
+        let mask = mask.broadcast_to(&shape);
+        if !mask.is_traced() && source.numel() < mask.flat_nonzero().len() {
             let hint = "the source needs an element for each true of the mask";
-            let (left, right) = (source.shape().clone(), [index.numel()].into());
+            let (left, right) = (source.shape().clone(), [mask.flat_nonzero().len()].into());
             fail(OpError::Shapes { op: "masked_scatter", left, right, hint });
         }
-        let used = source.reshape(-1isize).narrow(0, 0, index.numel());
-        self.broadcast_to(&shape).reshape(-1isize).index_copy(0, &index, &used).reshape(shape)
+        if source.numel() == 0 {
+            return self.broadcast_to(&shape);
+        }
+        // The n-th true takes the n-th element; what stands at a false is not looked at.
+        let nth = mask.reshape(-1isize).to_dtype(DType::I64).cumsum(0) - 1i64;
+        let taken = source.reshape(-1isize).index_select(0, &nth.maximum(0i64)).reshape(&shape);
+        mask.where_(&taken.to_dtype(self.dtype()), &self.broadcast_to(&shape))
     }
 
     #[track_caller]
@@ -131,7 +136,7 @@ impl Tensor {
     }
 
     /// Bags of rows of this matrix, each made into one row. `offsets` says where each bag starts in
-    /// `index`; the last ends with it. An empty bag gives zeros. Looks at the offsets.
+    /// `index`; the last ends with it. An empty bag gives zeros. Outside `jit` the offsets are checked.
     #[track_caller]
     pub fn embedding_bag(&self, index: &Tensor, offsets: &Tensor, mode: Bag) -> Tensor {
         if index.rank() != 1 || offsets.rank() != 1 || !offsets.dtype().is_int() {
@@ -139,8 +144,8 @@ impl Tensor {
             let (left, right) = (index.shape().clone(), offsets.shape().clone());
             fail(OpError::Shapes { op: "embedding_bag", left, right, hint });
         }
-        let starts = offsets.to_dtype(DType::I64).to_vec::<i64>();
-        let n = index.numel() as i64;
+        let (n, offsets) = (index.numel() as i64, offsets.to_dtype(DType::I64));
+        let starts = if offsets.is_traced() { Vec::new() } else { offsets.to_vec::<i64>() };
         if starts.first().is_some_and(|&s| s != 0)
             || !starts.is_sorted()
             || starts.last().is_some_and(|&s| s > n)
@@ -149,28 +154,27 @@ impl Tensor {
             let need = "offsets start at 0, never fall, and stay inside the indices";
             fail(OpError::Argument { op: "embedding_bag", name: "offsets", value, shape, need });
         }
-        let ends = starts.iter().skip(1).copied().chain([n]);
-        let counts: Vec<i64> = starts.iter().zip(ends).map(|(s, e)| e - s).collect();
-        let bag = counts.iter().enumerate().flat_map(|(b, &c)| std::iter::repeat_n(b as i64, c as usize));
-        let bag = Tensor::from(bag.collect::<Vec<i64>>());
+        // A position belongs to the last bag that starts at or before it.
+        let bag = offsets.searchsorted(&Tensor::arange(index.numel()), true) - 1i64;
+        let n_bags = offsets.numel();
+        let ends = match n_bags {
+            0 => offsets.clone(),
+            _ => Tensor::concat(&[&offsets.narrow(0, 1, n_bags - 1), &Tensor::from([n])], 0),
+        };
+        let counts = ends - &offsets;
         let rows = self.embedding(index, None);
-        let shape = [counts.len(), self.shape()[1]];
+        let shape = [n_bags, self.shape()[1]];
         let zeros = Tensor::zeros(shape, self.dtype());
         match mode {
             Bag::Sum => zeros.index_add(0, &bag, &rows),
             Bag::Mean => {
-                let counts = Tensor::from(counts.iter().map(|&c| c.max(1)).collect::<Vec<_>>());
-                zeros.index_add(0, &bag, &rows) / counts.to_dtype(self.dtype()).unsqueeze(-1)
+                let counts = counts.maximum(1i64).to_dtype(self.dtype());
+                zeros.index_add(0, &bag, &rows) / counts.unsqueeze(-1)
             }
             Bag::Max => {
-                let empty: Vec<i64> =
-                    (0..counts.len()).filter(|&b| counts[b] == 0).map(|b| b as i64).collect();
                 let lowest = Tensor::full(shape, f64::NEG_INFINITY, self.dtype());
-                lowest.index_combine("embedding_bag", 0, &bag, &rows, Combine::Max).index_fill(
-                    0,
-                    &Tensor::from(empty),
-                    0,
-                )
+                let largest = lowest.index_combine("embedding_bag", 0, &bag, &rows, Combine::Max);
+                counts.eq(0i64).unsqueeze(-1).where_(&zeros, &largest)
             }
         }
     }

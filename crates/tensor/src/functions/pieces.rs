@@ -1,7 +1,9 @@
 //! Cutting along an axis: `split`, `chunk`, `unbind`, `roll`.
 
 use crate::args::Axes;
+use crate::autodiff::record_function;
 use crate::error::{InOp, OpError, fail, or_fail};
+use crate::meta::Meta;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -17,7 +19,7 @@ impl Tensor {
             return vec![self.clone()];
         }
         let starts = (0..n).step_by(size);
-        starts.map(|start| self.narrow(axis, start, size.min(n - start))).collect()
+        self.cut(axis, starts.map(|start| (start, size.min(n - start))).collect())
     }
 
     /// Pieces of the given sizes along an axis. They are views.
@@ -37,9 +39,9 @@ impl Tensor {
         let mut start = 0;
         let piece = |&len: &usize| {
             start += len;
-            self.narrow(axis, start - len, len)
+            (start - len, len)
         };
-        sizes.iter().map(piece).collect()
+        self.cut(axis, sizes.iter().map(piece).collect())
     }
 
     /// At most `chunks` pieces of equal size along an axis; the last may be shorter. They are views.
@@ -97,9 +99,41 @@ impl Tensor {
         })
     }
 
+    /// Pieces (start, length) that cover an axis in order. Their gradients are joined in one go, where each slice
+    /// for itself would add a tensor of the whole size.
+    #[track_caller]
+    fn cut(&self, axis: isize, pieces: Vec<(usize, usize)>) -> Vec<Tensor> {
+        let views = |x: &Tensor| pieces.iter().map(|&(start, len)| x.narrow(axis, start, len)).collect();
+        if !self.is_tracked() || !self.dtype().is_float() {
+            return views(self);
+        }
+        let views: Vec<Tensor> = views(&self.stop_gradient());
+        let metas: Vec<Meta> = views.iter().map(|y| y.meta().clone()).collect();
+        let join = move |dy: &[Option<Tensor>]| {
+            let zeros = |m: &Meta| Tensor::zeros(&m.shape, m.dtype);
+            let dy: Vec<Tensor> =
+                dy.iter().zip(&metas).map(|(g, m)| g.clone().unwrap_or_else(|| zeros(m))).collect();
+            Ok(vec![Some(Tensor::concat(&dy, axis))])
+        };
+        record_function(views, vec![self.history().cloned()], Box::new(join))
+    }
+
     #[track_caller]
     fn roll_mismatch(&self, shifts: usize, axes: usize) -> ! {
         let (value, shape) = (format!("{shifts} for {axes} axes"), self.shape().clone());
         fail(OpError::Argument { op: "roll", name: "shifts", value, shape, need: "one shift per axis" })
     }
+}
+
+#[test]
+fn gradients_of_pieces_are_joined() {
+    let x = Tensor::arange(6).to_dtype(thalweg_core::DType::F32).reshape([2, 3]);
+    // The middle piece is not used; the last is used twice.
+    let f = |x: &Tensor| {
+        let p = x.split_sizes(&[1, 1, 1], 1);
+        (&p[0].square() + &p[2] * &p[2] * &p[2]).sum(())
+    };
+    assert_eq!(crate::grad(f)(&x).to_vec::<f32>(), [0.0, 0.0, 12.0, 6.0, 0.0, 75.0]);
+    let second = crate::grad(|x| crate::grad(f)(x).sum(()))(&x);
+    assert_eq!(second.to_vec::<f32>(), [2.0, 0.0, 12.0, 2.0, 0.0, 30.0]);
 }

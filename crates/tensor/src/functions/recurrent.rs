@@ -136,6 +136,29 @@ impl Tensor {
             in_time(x.size(0), bidirectional && k % 2 == 1, &mut step)
         })
     }
+
+    /// A plain RNN over time, activation(w x + u h) with `Tensor::tanh` or `Tensor::relu`; shapes as in
+    /// [`Tensor::lstm`].
+    #[track_caller]
+    pub fn rnn(
+        &self,
+        h: &Tensor,
+        weights: &[CellWeights<'_>],
+        bidirectional: bool,
+        activation: fn(&Tensor) -> Tensor,
+    ) -> (Tensor, Tensor) {
+        check_network("rnn", self, h, weights.len(), bidirectional);
+        network(self, weights, bidirectional, |x, k, w| {
+            let mut h = h.select(0, k);
+            w.check("rnn", x, &h, 1);
+            let from_input = w.input_part(x);
+            let mut step = |t: usize| {
+                h = activation(&(from_input.select(0, t as isize) + w.hidden_part(&h)));
+                h.clone()
+            };
+            in_time(x.size(0), bidirectional && k % 2 == 1, &mut step)
+        })
+    }
 }
 
 #[track_caller]

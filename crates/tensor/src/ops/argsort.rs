@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 /// The positions that sort an axis, or the first few of them.
 ///
 /// There is no unstable variant: the position breaks ties inside the sorted key, at no cost.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Argsort {
     /// The axis along which is sorted.
     pub axis: usize,

@@ -15,7 +15,7 @@ use crate::ops::{AvgPoolGrad, single};
 use crate::tensor::Tensor;
 
 /// By what the sum of a window is divided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Divisor {
     /// Its elements, padding included.
     Padded,
@@ -46,7 +46,7 @@ impl Divisor {
 }
 
 /// The mean of each window.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct AvgPool {
     /// The windows along the last axes.
     pub axes: Box<[PoolAxis]>,

@@ -16,7 +16,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::ops::{AvgPool, single};
 
 /// dy → dx.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct AvgPoolGrad {
     /// The windows along the last axes.
     pub axes: Box<[PoolAxis]>,

@@ -8,11 +8,11 @@ use crate::error::OpError;
 use crate::meta::{Meta, arity, require_float};
 use crate::ops::elementwise::map_float;
 use crate::ops::primitive::{Grad, Keep, Primitive, Vjp};
-use crate::ops::sample::{Draw, Sample, elementwise_shapes};
+use crate::ops::sample::{Sample, elementwise};
 use crate::tensor::Tensor;
 
 /// The modified Bessel function of the first kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct BesselI {
     /// n.
     pub order: u32,
@@ -46,12 +46,7 @@ impl Primitive for BesselI {
     }
 
     fn samples() -> Vec<Sample> {
-        let mut samples = Vec::new();
-        for order in [0, 1, 2] {
-            let op = BesselI { order };
-            samples.extend(elementwise_shapes().map(|s| Sample::new(op, [Draw::float(s, -3.0, 3.0)])));
-        }
-        samples
+        elementwise(&[0, 1, 2], |order| BesselI { order }, -3.0, 3.0)
     }
 }
 

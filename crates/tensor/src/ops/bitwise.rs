@@ -12,7 +12,7 @@ use crate::ops::sample::{Draw, Sample, elementwise_shapes};
 use crate::tensor::Tensor;
 
 /// A function of two bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Gate {
     /// Both.
     And,
@@ -23,7 +23,7 @@ pub enum Gate {
 }
 
 /// A function of two bits on all bits of two elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Bitwise {
     /// The function.
     pub gate: Gate,
@@ -68,6 +68,10 @@ impl Primitive for Bitwise {
             Gate::Or => zip(a, b, y, |a, b| a | b),
             Gate::Xor => zip(a, b, y, |a, b| a ^ b),
         });
+        true
+    }
+
+    fn is_elementwise(&self) -> bool {
         true
     }
 

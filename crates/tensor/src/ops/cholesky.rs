@@ -13,7 +13,7 @@ use crate::ops::{Side, SolveTriangular};
 use crate::tensor::Tensor;
 
 /// The Cholesky factor.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Cholesky;
 
 impl Primitive for Cholesky {

@@ -8,13 +8,13 @@ use crate::error::{InOp, OpError, or_fail};
 use crate::meta::{Meta, arity, require_number, require_same_dtype, require_same_shape};
 use crate::operand::Operand;
 use crate::ops::elementwise::{blocks, through};
-use crate::ops::primitive::{Grad, Keep, Primitive, Vjp};
+use crate::ops::primitive::{Grad, Keep, Primitive, Tile, Vjp};
 use crate::ops::sample::{Draw, Sample, elementwise_shapes};
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 
 /// A value kept between two bounds. Operands: the value, the lower bound, the upper bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Clamp;
 
 impl Primitive for Clamp {
@@ -59,6 +59,14 @@ impl Primitive for Clamp {
             blocks::<f32, f32, 3>([x[0], x[1], x[2]], y.dense(), |[x, lo, hi], y| clamp(x, lo, hi, y));
         }
         covered
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
+    fn tile(&self) -> Option<Tile> {
+        Some(Tile::Zip3(clamp))
     }
 
     fn samples() -> Vec<Sample> {

@@ -10,7 +10,7 @@ use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
 
 /// The matrix of cofactors.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Cofactor;
 
 impl Primitive for Cofactor {

@@ -18,7 +18,7 @@ use crate::ops::{Im2col, single};
 use crate::tensor::Tensor;
 
 /// Columns added up to images.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Col2im {
     /// Stride, dilation and padding; one group.
     pub geometry: ConvGeometry,

@@ -7,12 +7,12 @@ use crate::error::OpError;
 use crate::meta::{Meta, arity, require_same_dtype, require_same_shape};
 use crate::operand::{Operand, with_operand};
 use crate::ops::elementwise::{blocks, through};
-use crate::ops::primitive::{Grad, Keep, Primitive, Vjp};
+use crate::ops::primitive::{Grad, Keep, Primitive, Tile, Vjp};
 use crate::ops::sample::{Draw, Sample, elementwise_shapes};
 use crate::tensor::Tensor;
 
 /// A relation between two numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Relation {
     /// a = b.
     Eq,
@@ -29,7 +29,7 @@ pub enum Relation {
 }
 
 /// Whether a relation holds, as `bool`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Compare {
     /// The relation.
     pub relation: Relation,
@@ -72,6 +72,24 @@ impl Primitive for Compare {
             _ => return false,
         }
         true
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
+    fn tile(&self) -> Option<Tile> {
+        fn as_number(holds: bool) -> f32 {
+            f32::from(u8::from(holds))
+        }
+        Some(Tile::Zip(match self.relation {
+            Relation::Eq => |a, b, y| zip(a, b, y, |a, b| as_number(a == b)),
+            Relation::Ne => |a, b, y| zip(a, b, y, |a, b| as_number(a != b)),
+            Relation::Lt => |a, b, y| zip(a, b, y, |a, b| as_number(a < b)),
+            Relation::Le => |a, b, y| zip(a, b, y, |a, b| as_number(a <= b)),
+            Relation::Gt => |a, b, y| zip(a, b, y, |a, b| as_number(a > b)),
+            Relation::Ge => |a, b, y| zip(a, b, y, |a, b| as_number(a >= b)),
+        }))
     }
 
     fn samples() -> Vec<Sample> {

@@ -14,7 +14,7 @@ use crate::ops::{ConvInput, ConvWeight, single};
 use crate::tensor::Tensor;
 
 /// x: (batch, in, *input), w: (out, in / groups, *kernel) → (batch, out, *output).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Conv {
     /// Stride, dilation, padding and groups.
     pub geometry: ConvGeometry,

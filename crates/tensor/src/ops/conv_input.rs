@@ -17,7 +17,7 @@ use crate::ops::{Conv, ConvWeight, single};
 use crate::tensor::Tensor;
 
 /// y: (batch, out, *output), w: (out, in / groups, *kernel) → (batch, in, *input).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ConvInput {
     /// Stride, dilation, padding and groups of the convolution.
     pub geometry: ConvGeometry,

@@ -14,7 +14,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::ops::{Conv, ConvInput, single};
 
 /// x: (batch, in, *input), y: (batch, out, *output) → (out, in / groups, *kernel).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ConvWeight {
     /// Stride, dilation, padding and groups of the convolution.
     pub geometry: ConvGeometry,

@@ -3,6 +3,7 @@
 
 use half::{bf16, f16};
 use thalweg_core::{DType, Element, View, ViewMut};
+use thalweg_kernels::stream::arithmetic::map;
 use thalweg_kernels::stream::convert::{CastTo, cast, f16_to_f32, f32_to_f16};
 use thalweg_kernels::stream::split::par_chunks_mut;
 
@@ -10,12 +11,12 @@ use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::{Meta, arity};
 use crate::ops::elementwise::{GRAIN, through};
-use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
+use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Tile, Vjp};
 use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// The same values as another dtype.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Convert {
     /// The dtype of the result.
     pub dtype: DType,
@@ -65,6 +66,19 @@ impl Primitive for Convert {
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         Cost::copy(x, y)
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
+    fn tile(&self) -> Option<Tile> {
+        match self.dtype {
+            // Tiles are f32 already; a `bool` is 0 or 1.
+            DType::F32 => Some(Tile::Map(|x, y| y.copy_from_slice(x))),
+            DType::Bool => Some(Tile::Map(|x, y| map(x, y, |x| f32::from(u8::from(x != 0.0))))),
+            _ => None,
+        }
     }
 
     fn samples() -> Vec<Sample> {

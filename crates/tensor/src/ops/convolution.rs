@@ -9,7 +9,7 @@ use crate::error::OpError;
 use crate::ops::rowwise::{narrow_into, widened};
 
 /// How windows lie along one spatial axis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ConvAxis {
     /// Steps from one window to the next.
     pub stride: usize,
@@ -20,7 +20,7 @@ pub struct ConvAxis {
 }
 
 /// How windows lie, and which channels see each other.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ConvGeometry {
     /// One entry per spatial axis: one to three. Boxed, since every op pays for the largest one.
     pub axes: Box<[ConvAxis]>,

@@ -11,7 +11,7 @@ use crate::ops::scan;
 use crate::tensor::Tensor;
 
 /// Running sums.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Cumsum {
     /// The axis along which they run.
     pub axis: usize,

@@ -13,7 +13,7 @@ use crate::ops::{Extreme, scan};
 use crate::tensor::Tensor;
 
 /// Where the extreme element so far stands.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct CumulativeArg {
     /// Largest or smallest.
     pub kind: Extreme,

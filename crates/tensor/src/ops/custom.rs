@@ -40,6 +40,12 @@ pub trait CustomOp: Send + Sync + 'static {
     /// Fills the result.
     fn eval(&self, inputs: &[&View<'_>], output: &mut ViewMut<'_>);
 
+    /// [`CustomOp::eval`] for an op that may fail on the values it meets.
+    fn try_eval(&self, inputs: &[&View<'_>], output: &mut ViewMut<'_>) -> Result<(), OpError> {
+        self.eval(inputs, output);
+        Ok(())
+    }
+
     /// The gradient of each operand given the gradient of the result, written with tensors, so that
     /// it can be differentiated again; `None` is zero. Without it the op has no gradient, and
     /// asking for one is an error that names the op.
@@ -72,7 +78,7 @@ impl Custom {
 
     pub(crate) fn keep(&self) -> Keep {
         // The trait hands out all operands, so all are kept.
-        (0..30).fold(Keep::OUTPUT, |keep, i| keep.and(Keep::input(i)))
+        Keep::INPUTS.and(Keep::OUTPUT)
     }
 
     pub(crate) fn grad(&self, g: &Vjp<'_>) -> Grad {
@@ -87,9 +93,8 @@ impl Custom {
     }
 
     pub(crate) fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-        let x: Vec<&View<'_>> = x.iter().collect();
-        self.0.eval(&x, y);
-        Ok(())
+        let x: smallvec::SmallVec<[&View<'_>; 8]> = x.iter().collect();
+        self.0.try_eval(&x, y)
     }
 }
 

@@ -6,13 +6,13 @@ use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::{Meta, arity};
 use crate::ops::Cofactor;
-use crate::ops::factor::{each, lu::Lu, require_square, with_matrix};
+use crate::ops::factor::{each, lu, require_square, with_matrix};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
-use crate::ops::sample::{Draw, Sample};
+use crate::ops::sample::Sample;
 use crate::tensor::Tensor;
 
 /// The determinant.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Det;
 
 impl Primitive for Det {
@@ -35,22 +35,15 @@ impl Primitive for Det {
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         let n = x[0].shape()[x[0].shape().rank() - 1];
-        each([x[0]], y, |[a]| Ok(vec![Lu::new(a, n).det()]))
+        each([x[0]], y, |[a]| Ok(vec![lu::Lu::new(a, n).det()]))
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
-        let n = x[0].shape.last().copied().unwrap_or(1);
-        Cost { flops: (x[0].numel() * n * 2 / 3) as u64, bytes: Cost::traffic(x, y) }
+        lu::cost(x, y)
     }
 
     fn samples() -> Vec<Sample> {
-        let call = |draw| Sample::new(Det, [draw]);
-        vec![
-            call(Draw::definite(3)),
-            call(Draw::float([2, 1, 1], 1.0, 2.0)),
-            call(Draw::any([2, 0, 0])),
-            call(Draw::distinct([2, 2])),
-        ]
+        lu::samples(Det)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::ops::{Diagonal, copy};
 use crate::tensor::Tensor;
 
 /// The last axis on a diagonal.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct DiagEmbed {
     /// The shape of the result.
     pub shape: Shape,

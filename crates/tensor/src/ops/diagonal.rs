@@ -11,7 +11,7 @@ use crate::ops::{DiagEmbed, copy};
 use crate::tensor::Tensor;
 
 /// The elements where two axes have equal index.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Diagonal {
     /// How far above the main diagonal; below it when negative.
     pub offset: isize,

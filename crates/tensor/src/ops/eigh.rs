@@ -13,7 +13,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// (n, n) → (1 + n, n): eigenvalues over eigenvectors.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Eigh;
 
 impl Primitive for Eigh {

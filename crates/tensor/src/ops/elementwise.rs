@@ -92,7 +92,7 @@ pub trait Binary: Sized {
 macro_rules! unary_op {
     ($(#[$doc:meta])* $Name:ident) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub struct $Name;
 
         impl $crate::ops::Primitive for $Name {
@@ -112,6 +112,12 @@ macro_rules! unary_op {
             }
             fn fast(&self, x: &[thalweg_core::View<'_>], y: &mut thalweg_core::ViewMut<'_>) -> bool {
                 $crate::ops::elementwise::fast_unary::<$Name>(x[0], y)
+            }
+            fn is_elementwise(&self) -> bool {
+                true
+            }
+            fn tile(&self) -> Option<$crate::ops::Tile> {
+                <$Name as $crate::ops::elementwise::Unary>::F32.map($crate::ops::Tile::Map)
             }
             fn reuses(&self) -> u32 {
                 1
@@ -136,7 +142,7 @@ macro_rules! unary_op {
 macro_rules! binary_op {
     ($(#[$doc:meta])* $Name:ident) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub struct $Name;
 
         impl $crate::ops::Primitive for $Name {
@@ -155,6 +161,12 @@ macro_rules! binary_op {
             }
             fn fast(&self, x: &[thalweg_core::View<'_>], y: &mut thalweg_core::ViewMut<'_>) -> bool {
                 $crate::ops::elementwise::fast_binary::<$Name>([x[0], x[1]], y)
+            }
+            fn is_elementwise(&self) -> bool {
+                true
+            }
+            fn tile(&self) -> Option<$crate::ops::Tile> {
+                <$Name as $crate::ops::elementwise::Binary>::F32.map($crate::ops::Tile::Zip)
             }
             fn takes_numbers(&self) -> bool {
                 true

@@ -12,7 +12,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::ops::{Slice, Stride, copy};
 
 /// The operand placed into a constant.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Embed {
     /// The shape of the result.
     pub shape: Shape,

@@ -16,7 +16,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// Which end of an order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Extreme {
     /// The largest.
     Max,
@@ -37,7 +37,7 @@ impl Extreme {
 }
 
 /// The largest or smallest element over some axes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Extremum {
     /// Which of the two.
     pub kind: Extreme,

@@ -15,7 +15,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// The sign of the exponent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Direction {
     /// Xₖ = Σₜ xₜ exp(−2πi tk/n).
     Forward,
@@ -24,7 +24,7 @@ pub enum Direction {
 }
 
 /// The discrete Fourier transform.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Fft {
     /// The sign of the exponent.
     pub direction: Direction,

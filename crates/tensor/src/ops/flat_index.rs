@@ -12,7 +12,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// Positions along several axes as one. Operands: one index per axis, of equal shapes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct FlatIndex {
     /// The sizes of the axes, outermost first.
     pub sizes: SmallVec<[usize; 4]>,

@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 ///
 /// Operands: the source, and an i64 index of the same rank, no larger than the source along the
 /// other axes. `y[i, j, k] = x[i, index[i, j, k], k]` for axis 1.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Gather {
     /// The axis that the index counts along.
     pub axis: usize,

@@ -18,7 +18,7 @@ use crate::ops::{Col2im, single};
 use crate::tensor::Tensor;
 
 /// Windows as columns.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Im2col {
     /// Stride, dilation and padding; one group.
     pub geometry: ConvGeometry,

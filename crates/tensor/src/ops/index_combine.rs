@@ -18,7 +18,7 @@ use crate::tensor::Tensor;
 
 /// Whole slices written to given positions of one axis. Operands: what is written into, an i64
 /// vector, and the slices, one per index.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct IndexCombine {
     /// The axis that the index counts along.
     pub axis: usize,

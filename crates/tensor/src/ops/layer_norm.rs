@@ -6,14 +6,14 @@ use thalweg_kernels::rows;
 use crate::apply::run;
 use crate::error::{OpError, fail};
 use crate::meta::{Meta, require_float, require_same_dtype};
+use crate::ops::LayerNormGrad;
 use crate::ops::primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
-use crate::ops::rowwise::{eval_rows, require_rows, widened};
+use crate::ops::rowwise::{eval_rows, fast_rows, require_rows, widened};
 use crate::ops::sample::{Draw, Sample};
-use crate::ops::{LayerNormGrad, single};
 use crate::tensor::Tensor;
 
 /// x: (…, cols), optionally weight: (cols), optionally bias: (cols).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct LayerNorm {
     /// Added to the variance.
     pub eps: Number,
@@ -81,11 +81,10 @@ impl Primitive for LayerNorm {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        let cols = y.shape().last().copied().unwrap_or(1);
-        let operands: Option<Vec<single::Single<'_>>> = x.iter().map(|x| single::operand(*x)).collect();
-        let Some(x) = operands.filter(|x| !x[0].is_empty()) else { return false };
-        let (weight, bias) = (x.get(1).map(|w| &**w), x.get(2).map(|b| &**b));
-        single::result(y, |y| rows::norm::layer_norm(&x[0], cols, weight, bias, self.eps.0 as f32, y, None))
+        fast_rows(x, y, |x, cols, y| {
+            let (weight, bias) = (x.get(1).map(|w| &**w), x.get(2).map(|b| &**b));
+            rows::norm::layer_norm(&x[0], cols, weight, bias, self.eps.0 as f32, y, None);
+        })
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {

@@ -5,17 +5,18 @@ use thalweg_core::{View, ViewMut};
 use thalweg_kernels::rows::norm_backward::{NormGrads, layer_norm_backward};
 use thalweg_kernels::rows::reduce::mean_and_variance;
 
+use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::{Meta, require_same_dtype, require_same_shape};
 use crate::ops::layer_norm::infer_affine;
 use crate::ops::primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
-use crate::ops::rowwise::{eval_rows, grad_by_body, widened};
+use crate::ops::rowwise::{eval_rows, fast_rows, widened};
 use crate::ops::sample::{Draw, Sample};
-use crate::ops::single;
+use crate::ops::{LayerNorm, Op};
 use crate::tensor::Tensor;
 
 /// x, dy, optionally weight → dx.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct LayerNormGrad {
     /// Added to the variance.
     pub eps: Number,
@@ -38,11 +39,13 @@ impl Primitive for LayerNormGrad {
     }
 
     fn keep(&self) -> Keep {
-        Keep::input(0).and(Keep::input(1)).and(Keep::input(2))
+        KEEP
     }
 
     fn grad(&self, g: &Vjp<'_>) -> Grad {
-        grad_by_body(g, |x| self.by_primitives(x))
+        let x = g.x(0);
+        let scale = (x.var_keepdim(-1, 0) + self.eps.0).rsqrt();
+        grad_of_grad(g, &run(LayerNorm { eps: self.eps }, &[x]), &scale, |dy| run(*self, &[x, dy]))
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
@@ -62,17 +65,13 @@ impl Primitive for LayerNormGrad {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        let cols = y.shape().last().copied().unwrap_or(1);
-        let operands: Option<Vec<single::Single<'_>>> = x.iter().map(|x| single::operand(*x)).collect();
-        let Some(x) = operands.filter(|x| !x[0].is_empty()) else { return false };
-        let n_rows = x[0].len() / cols;
-        let (mut mean, mut rstd) = (vec![0.0; n_rows], vec![0.0; n_rows]);
-        mean_and_variance(&x[0], cols, &mut mean, &mut rstd);
-        rstd.iter_mut().for_each(|v| *v = (1.0 / (f64::from(*v) + self.eps.0).sqrt()) as f32);
-        let weight = x.get(2).map(|w| &**w);
-        single::result(y, |dx| {
+        fast_rows(x, y, |x, cols, dx| {
+            let n_rows = x[0].len() / cols;
+            let (mut mean, mut rstd) = (vec![0.0; n_rows], vec![0.0; n_rows]);
+            mean_and_variance(&x[0], cols, &mut mean, &mut rstd);
+            rstd.iter_mut().for_each(|v| *v = (1.0 / (f64::from(*v) + self.eps.0).sqrt()) as f32);
             let grads = NormGrads { dx, d_weight: None, d_bias: None };
-            layer_norm_backward(&x[0], &x[1], cols, weight, &mean, &rstd, grads);
+            layer_norm_backward(&x[0], &x[1], cols, x.get(2).map(|w| &**w), &mean, &rstd, grads);
         })
     }
 
@@ -81,28 +80,64 @@ impl Primitive for LayerNormGrad {
     }
 
     fn body(&self, x: &[Tensor]) -> Option<Tensor> {
-        Some(self.by_primitives(x))
+        let centred = &x[0] - x[0].mean_keepdim(-1);
+        let scale = ((&centred * &centred).mean_keepdim(-1) + self.eps.0).rsqrt();
+        let g = weighted(x);
+        let u = centred * &scale;
+        let mean_gu = (&g * &u).mean_keepdim(-1);
+        Some((&g - g.mean_keepdim(-1) - u * mean_gu) * scale)
     }
 
     fn samples() -> Vec<Sample> {
-        let op = LayerNormGrad { eps: Number(1e-2) };
-        vec![
-            Sample::new(op, [Draw::any([3, 5]), Draw::any([3, 5])]),
-            Sample::new(op, [Draw::any([2, 2, 4]), Draw::any([2, 2, 4]), Draw::any([4])]),
-            Sample::new(op, [Draw::any([2, 1]), Draw::any([2, 1]), Draw::any([1])]),
-            Sample::new(op, [Draw::any([0, 4]), Draw::any([0, 4]), Draw::any([4])]),
-            Sample::new(op, [Draw::any([2, 19]), Draw::any([2, 19]), Draw::any([19])]),
-        ]
+        grad_samples(LayerNormGrad { eps: Number(1e-2) })
     }
 }
 
-impl LayerNormGrad {
-    fn by_primitives(&self, x: &[Tensor]) -> Tensor {
-        let centred = &x[0] - x[0].mean_keepdim(-1);
-        let scale = ((&centred * &centred).mean_keepdim(-1) + self.eps.0).rsqrt();
-        let g = x.get(2).map_or_else(|| x[1].clone(), |w| &x[1] * w);
-        let u = centred * &scale;
-        let mean_gu = (&g * &u).mean_keepdim(-1);
-        (&g - g.mean_keepdim(-1) - u * mean_gu) * scale
+/// The calls that both norms' gradients are tried on: x, dy, perhaps weight.
+pub(crate) fn grad_samples(op: impl Into<Op> + Copy) -> Vec<Sample> {
+    let call = |shape: &[usize], weight: Option<usize>| {
+        let weight = weight.map(|cols| Draw::any([cols]));
+        Sample::new(op, [Draw::any(shape), Draw::any(shape)].into_iter().chain(weight))
+    };
+    vec![
+        call(&[3, 5], None),
+        call(&[2, 2, 4], Some(4)),
+        call(&[2, 1], Some(1)),
+        call(&[0, 4], Some(4)),
+        call(&[2, 19], Some(19)),
+    ]
+}
+
+/// What [`grad_of_grad`] reads.
+pub(crate) const KEEP: Keep = Keep::input(0).and(Keep::input(1)).and(Keep::input(2)).and(Keep::OUTPUT);
+
+/// g = dy · weight, of the operands x, dy and perhaps weight.
+pub(crate) fn weighted(x: &[Tensor]) -> Tensor {
+    x.get(2).map_or_else(|| x[1].clone(), |w| &x[1] * w)
+}
+
+/// The rule of both norms' gradients. Such a gradient is D(g) = s P g with the scale s and a symmetric
+/// projection P that takes out u = `unit` (and, of a layer norm, the mean): the gradient with respect to g
+/// is again D, here `project`, of the incoming c, and differentiating u and s in ⟨c, D(g)⟩ leaves
+/// dx = −s (mean(c u) D(g) + mean(g u) D(c) + mean(c D(g)) u).
+pub(crate) fn grad_of_grad(
+    g: &Vjp<'_>,
+    unit: &Tensor,
+    scale: &Tensor,
+    project: impl Fn(&Tensor) -> Tensor,
+) -> Grad {
+    let (c, y, weight) = (g.dy(), g.y(), (g.n_inputs() > 2).then(|| g.x(2)));
+    let projected = project(c);
+    let dx = g.want(0, || {
+        let dy = weight.map_or_else(|| g.x(1).clone(), |w| g.x(1) * w);
+        let mean = |a: &Tensor, b: &Tensor| (a * b).mean_keepdim(-1);
+        -(mean(c, unit) * &y + mean(&dy, unit) * &projected + mean(c, &y) * unit) * scale
+    });
+    let mut grads =
+        smallvec::smallvec![dx, g.want(1, || weight.map_or(projected.clone(), |w| &projected * w))];
+    if weight.is_some() {
+        let rows: Vec<usize> = (0..g.x(0).rank() - 1).collect();
+        grads.push(g.want(2, || (g.x(1) * &projected).sum(rows)));
     }
+    Grad::Inputs(grads)
 }

@@ -13,7 +13,7 @@ use crate::ops::scan;
 use crate::tensor::Tensor;
 
 /// The recurrence yₜ = aₜ yₜ₋₁ + bₜ. The first a is not used.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct LinearScan {
     /// The axis along which it runs.
     pub axis: usize,

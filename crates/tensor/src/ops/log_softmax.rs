@@ -5,25 +5,22 @@ use thalweg_kernels::rows;
 
 use crate::apply::run;
 use crate::error::{InOp, OpError, or_fail};
-use crate::meta::{Meta, arity, require_float};
+use crate::meta::Meta;
+use crate::ops::LogSoftmaxGrad;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
-use crate::ops::rowwise::{along_last, eval_rows, require_rows};
+use crate::ops::rowwise::{ROW_SHAPES, along_last, eval_rows, fast_rows, infer_rows};
 use crate::ops::sample::{Draw, Sample};
-use crate::ops::{LogSoftmaxGrad, single};
 use crate::tensor::Tensor;
 
 /// The logarithm of softmax, exact where softmax itself would be 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct LogSoftmax;
 
 impl Primitive for LogSoftmax {
     const NAME: &'static str = "log_softmax";
 
     fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
-        let [x] = arity(Self::NAME, x)?;
-        require_float(Self::NAME, x)?;
-        require_rows(Self::NAME, x)?;
-        Ok(x.clone())
+        infer_rows::<1>(Self::NAME, x)
     }
 
     fn keep(&self) -> Keep {
@@ -44,9 +41,7 @@ impl Primitive for LogSoftmax {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        let cols = y.shape().last().copied().unwrap_or(1);
-        let Some(x) = single::operand(x[0]).filter(|x| !x.is_empty()) else { return false };
-        single::result(y, |y| rows::softmax::log_softmax(&x, cols, y))
+        fast_rows(x, y, |x, cols, y| rows::softmax::log_softmax(&x[0], cols, y))
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
@@ -63,7 +58,7 @@ impl Primitive for LogSoftmax {
     }
 
     fn samples() -> Vec<Sample> {
-        [[2, 5], [3, 1], [0, 4], [2, 0], [3, 37]].map(|s| Sample::new(LogSoftmax, [Draw::any(s)])).into()
+        ROW_SHAPES.map(|s| Sample::new(LogSoftmax, [Draw::any(s)])).into()
     }
 }
 
@@ -72,6 +67,6 @@ impl Tensor {
     #[track_caller]
     pub fn log_softmax(&self, axis: isize) -> Tensor {
         let axis = or_fail(self.shape().axis(axis).in_op(LogSoftmax::NAME));
-        along_last(&self.as_float(), axis, |x| run(LogSoftmax, &[x]))
+        along_last(&self.as_float(), axis, LogSoftmax)
     }
 }

@@ -11,7 +11,7 @@ use crate::ops::{LinearScan, scan};
 use crate::tensor::Tensor;
 
 /// Running log-sum-exp.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Logcumsumexp {
     /// The axis along which it runs.
     pub axis: usize,

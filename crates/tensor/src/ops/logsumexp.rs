@@ -16,7 +16,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// log Σ eˣ over some axes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Logsumexp {
     /// The axes that disappear, in ascending order.
     pub axes: SmallVec<[usize; 4]>,

@@ -15,7 +15,7 @@ use crate::ops::{MaxPoolGrad, MaxPoolIndices, single};
 use crate::tensor::Tensor;
 
 /// The largest element of each window.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct MaxPool {
     /// The windows along the last axes.
     pub axes: Box<[PoolAxis]>,

@@ -15,7 +15,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::ops::{MaxPoolIndices, single};
 
 /// x, dy → dx.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct MaxPoolGrad {
     /// The windows along the last axes.
     pub axes: Box<[PoolAxis]>,

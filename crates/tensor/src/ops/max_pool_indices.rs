@@ -12,7 +12,7 @@ use crate::ops::rowwise::widened;
 use crate::ops::sample::{Draw, Sample};
 
 /// Where the largest element of each window is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct MaxPoolIndices {
     /// The windows along the last axes.
     pub axes: Box<[PoolAxis]>,

@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 
 /// The mean over some axes. A kernel of its own keeps the sum out of half precision, where it would
 /// overflow.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Mean {
     /// The axes that disappear, in ascending order.
     pub axes: SmallVec<[usize; 4]>,

@@ -29,12 +29,12 @@ pub use fft::Direction;
 pub use max_pool::MaxPoolOptions;
 pub use placing::Combine;
 pub use pooling::PoolAxis;
-pub use primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
+pub use primitive::{Cost, Grad, Keep, Number, Primitive, Tile, Vjp};
 pub use slice::Stride;
 pub(crate) use slice::python_slice;
 pub use triangle::Side;
 
-use thalweg_core::{Layout, Shape, View, ViewMut};
+use thalweg_core::{DType, Layout, Shape, View, ViewMut};
 
 use crate::error::OpError;
 use crate::meta::Meta;
@@ -69,6 +69,17 @@ macro_rules! ops {
         /// The first line of each op's file and the path of the file, in the order of the list.
         pub const DOCS: &[(&str, &str, &str)] =
             &[$(($Name::NAME, stringify!($module), include_str!(concat!(stringify!($module), ".rs"))),)*];
+
+        impl Op {
+            /// An op by its name and its attributes as [`Op::attributes`] writes them. `None`: there
+            /// is no op of this name.
+            pub fn parse(name: &str, attributes: &str) -> Option<Result<Op, ron::error::SpannedError>> {
+                match name {
+                    $($Name::NAME => Some(ron::from_str::<$Name>(attributes).map(Op::$Name)),)*
+                    _ => None,
+                }
+            }
+        }
 
         macro_rules! delegate {
             ($op:expr, $bound:ident => $call:expr, $custom:ident => $otherwise:expr) => {
@@ -200,6 +211,7 @@ ops! {
     avg_pool::AvgPool,
     avg_pool_grad::AvgPoolGrad,
     // random numbers
+    next_key::NextKey,
     random::Random,
     random_gamma::RandomGamma,
     // composites with a kernel of their own
@@ -215,6 +227,10 @@ ops! {
     layer_norm_grad::LayerNormGrad,
     rms_norm::RmsNorm,
     rms_norm_grad::RmsNormGrad,
+    batch_moments::BatchMoments,
+    batch_norm::BatchNorm,
+    batch_norm_sums::BatchNormSums,
+    batch_norm_grad::BatchNormGrad,
     gelu::Gelu,
     gelu_tanh::GeluTanh,
     silu::Silu,
@@ -228,6 +244,14 @@ impl Op {
             P::NAME
         }
         delegate!(self, op => name_of(op), op => op.name())
+    }
+
+    /// The attributes as text: `(axis:0,keep:true)`, `()` where there are none.
+    pub fn attributes(&self) -> String {
+        fn text<P: Primitive>(op: &P) -> String {
+            ron::to_string(op).expect("attributes are numbers, names and lists of them")
+        }
+        delegate!(self, op => text(op), op => format!("({op:?})"))
     }
 
     /// Dtype and shape of the result.
@@ -253,6 +277,20 @@ impl Op {
     /// The fast kernel, if it covers this call.
     pub fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         delegate!(self, op => op.fast(x, y), _op => false)
+    }
+
+    /// Whether elements of the result depend on those in the same place only.
+    pub fn is_elementwise(&self) -> bool {
+        delegate!(self, op => op.is_elementwise(), _op => false)
+    }
+
+    /// The op on tiles of f32, where it has that form for these dtypes.
+    pub fn tile(&self, x: &[&Meta], y: &Meta) -> Option<Tile> {
+        let fits = |m: &Meta| matches!(m.dtype, DType::F32 | DType::Bool);
+        if !(fits(y) && x.iter().all(|m| fits(m))) {
+            return None;
+        }
+        delegate!(self, op => op.tile(), _op => None)
     }
 
     /// Whether `fast` takes a scalar for a constant operand.

@@ -13,7 +13,7 @@ use crate::ops::{Side, SolveTriangular};
 use crate::tensor::Tensor;
 
 /// Orthonormal columns with the span of A's.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Orthonormal;
 
 impl Primitive for Orthonormal {

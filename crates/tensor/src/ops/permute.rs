@@ -13,7 +13,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// The axes in another order.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Permute {
     /// `axes[i]` is the operand's axis that becomes axis `i`.
     pub axes: SmallVec<[usize; 4]>,

@@ -11,7 +11,7 @@ use crate::ops::primitive::{Grad, Vjp};
 use crate::tensor::Tensor;
 
 /// What happens where a value is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Combine {
     /// It replaces what was there; of several, the last in row-major order stays.
     Set,

@@ -10,7 +10,7 @@ use crate::ops::Op;
 use crate::ops::sample::{Draw, Sample};
 
 /// The windows along one axis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum PoolAxis {
     /// Windows of one size at equal distances.
     Sliding {

@@ -8,12 +8,12 @@ use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::{Meta, arity, require_float};
 use crate::ops::elementwise::{blocks, through};
-use crate::ops::primitive::{Grad, Keep, Number, Primitive, Vjp};
+use crate::ops::primitive::{Grad, Keep, Number, Primitive, Tile, Vjp};
 use crate::ops::sample::{Draw, Sample, elementwise_shapes};
 use crate::tensor::Tensor;
 
 /// xᵉ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Powf {
     /// e.
     pub exponent: Number,
@@ -47,20 +47,35 @@ impl Primitive for Powf {
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         let e = self.exponent.0;
-        let few = e.fract() == 0.0 && (3.0..=16.0).contains(&e.abs());
         match x[0].dtype() {
-            // Products in f64 round like the power itself.
-            DType::F32 if e == 3.0 => blocks([x[0]], y.dense(), |[x], y| map(x, y, cube)),
-            DType::F32 if few => {
-                blocks([x[0]], y.dense(), |[x], y| map(x, y, |x: f32| f64::from(x).powi(e as i32) as f32));
-            }
-            DType::F32 if e == 0.5 => blocks([x[0]], y.dense(), |[x], y| map(x, y, root)),
-            DType::F32 if e == -0.5 => blocks([x[0]], y.dense(), |[x], y| map(x, y, |x| 1.0 / root(x))),
-            DType::F32 => blocks([x[0]], y.dense(), |[x], y| pow_scalar(x, e as f32, y)),
+            DType::F32 => match self.tile() {
+                Some(Tile::Map(f)) => blocks([x[0]], y.dense(), |[x], y| f(x, y)),
+                Some(Tile::MapWith(f, e)) => blocks([x[0]], y.dense(), |[x], y| f(x, e, y)),
+                _ => return false,
+            },
             DType::F64 => blocks([x[0]], y.dense(), |[x], y| map(x, y, |x: f64| x.powf(e))),
             _ => return false,
         }
         true
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
+    fn tile(&self) -> Option<Tile> {
+        let e = self.exponent.0;
+        let few = e.fract() == 0.0 && (3.0..=16.0).contains(&e.abs());
+        Some(match e {
+            // Products in f64 round like the power itself.
+            3.0 => Tile::Map(|x, y| map(x, y, cube)),
+            _ if few => {
+                Tile::MapWith(|x, e, y| map(x, y, |x: f32| f64::from(x).powi(e as i32) as f32), e as f32)
+            }
+            0.5 => Tile::Map(|x, y| map(x, y, root)),
+            -0.5 => Tile::Map(|x, y| map(x, y, |x| 1.0 / root(x))),
+            _ => Tile::MapWith(pow_scalar, e as f32),
+        })
     }
 
     fn samples() -> Vec<Sample> {

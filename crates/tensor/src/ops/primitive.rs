@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
 
+use serde::{Serialize, de::DeserializeOwned};
 use smallvec::SmallVec;
 use thalweg_core::{Layout, Shape, View, ViewMut};
 
@@ -14,7 +15,9 @@ use crate::tensor::Tensor;
 
 /// An op with one result. Its file holds this and nothing about it stands anywhere else, except
 /// its line in the list of [`crate::ops`].
-pub trait Primitive: Clone + PartialEq + Eq + Hash + Debug + Send + Sync + 'static {
+pub trait Primitive:
+    Clone + PartialEq + Eq + Hash + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
+{
     /// The name in messages, in the op page and in the text form of graphs.
     const NAME: &'static str;
 
@@ -36,6 +39,18 @@ pub trait Primitive: Clone + PartialEq + Eq + Hash + Debug + Send + Sync + 'stat
     /// this one not; `eval` then runs.
     fn fast(&self, _x: &[View<'_>], _y: &mut ViewMut<'_>) -> bool {
         false
+    }
+
+    /// Whether each element of the result depends on the elements of the operands in the same place,
+    /// and on nothing else.
+    fn is_elementwise(&self) -> bool {
+        false
+    }
+
+    /// An elementwise op on tiles of f32, with `bool` as 0 and 1: the same bits as `fast`. Fused
+    /// groups are made of these.
+    fn tile(&self) -> Option<Tile> {
+        None
     }
 
     /// Whether `fast` takes a scalar for an operand that is one number everywhere, in f32 and f64.
@@ -72,6 +87,22 @@ pub trait Primitive: Clone + PartialEq + Eq + Hash + Debug + Send + Sync + 'stat
 
     /// Calls on which every op is put through the same table of generated tests.
     fn samples() -> Vec<Sample>;
+}
+
+/// A function of three operands on tiles.
+pub type Zip3 = fn(&[f32], &[f32], &[f32], &mut [f32]);
+
+/// A function on tiles: straight pieces of f32 of equal length.
+#[derive(Clone, Copy)]
+pub enum Tile {
+    /// Of one operand.
+    Map(fn(&[f32], &mut [f32])),
+    /// Of one operand and a number that is an attribute of the op.
+    MapWith(fn(&[f32], f32, &mut [f32]), f32),
+    /// Of two operands.
+    Zip(fn(&[f32], &[f32], &mut [f32])),
+    /// Of three operands.
+    Zip3(Zip3),
 }
 
 /// Floating-point work and bytes moved.
@@ -112,7 +143,10 @@ impl Keep {
     /// The result.
     pub const OUTPUT: Keep = Keep(1 << 31);
 
-    /// The value of operand `i` (of the first 30).
+    /// The values of all operands.
+    pub const INPUTS: Keep = Keep(1 << 29);
+
+    /// The value of operand `i` (of the first 29).
     pub const fn input(i: usize) -> Keep {
         Keep(1 << i)
     }
@@ -123,7 +157,7 @@ impl Keep {
     }
 
     pub(crate) fn value(self, i: usize) -> bool {
-        i < 30 && self.0 & (1 << i) != 0
+        self.0 & Self::INPUTS.0 != 0 || (i < 29 && self.0 & (1 << i) != 0)
     }
 
     pub(crate) fn metas(self) -> bool {
@@ -213,7 +247,8 @@ impl Vjp<'_> {
 }
 
 /// A float attribute of an op, equal when its bits are.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
 pub struct Number(pub f64);
 
 impl PartialEq for Number {

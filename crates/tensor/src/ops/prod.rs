@@ -13,7 +13,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// The product over some axes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Prod {
     /// The axes that disappear, in ascending order.
     pub axes: SmallVec<[usize; 4]>,

@@ -11,7 +11,7 @@ use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
 
 /// Uniform numbers of a shape: floats in `0..1`, all 32 bits of a u32, or 0 ≤ n < 2⁶³ as i64.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Random {
     /// The shape of the result.
     pub shape: Shape,
@@ -19,13 +19,14 @@ pub struct Random {
     pub dtype: DType,
 }
 
-/// The key of a draw: two words of a u32 or (as whole numbers) i64 tensor.
-pub(crate) fn key_of(x: View<'_>) -> [u32; 2] {
-    let words: Vec<u32> = match x.dtype() {
-        DType::U32 => x.iter::<u32>().collect(),
-        _ => x.iter::<i64>().map(|w| w as u32).collect(),
-    };
-    [words[0], words[1]]
+/// The words of a u32 or (as whole numbers) i64 tensor that has `N` elements.
+pub(crate) fn words_of<const N: usize>(x: View<'_>) -> [u32; N] {
+    let mut words = [0; N];
+    match x.dtype() {
+        DType::U32 => words.iter_mut().zip(x.iter::<u32>()).for_each(|(w, x)| *w = x),
+        _ => words.iter_mut().zip(x.iter::<i64>()).for_each(|(w, x)| *w = x as u32),
+    }
+    words
 }
 
 /// A key is two words.
@@ -61,7 +62,7 @@ impl Primitive for Random {
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-        let key = key_of(x[0]);
+        let key = words_of(x[0]);
         // 24 and 53 bits: every multiple of the spacing below 1 is equally likely, and 1 never comes.
         match self.dtype {
             DType::F32 => narrow(key, y.dense(), |w| (w >> 8) as f32 * (1.0 / (1 << 24) as f32)),

@@ -10,11 +10,11 @@ use thalweg_kernels::philox::philox4x32;
 use crate::error::OpError;
 use crate::meta::{Meta, arity, require_float};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
-use crate::ops::random::{key_of, require_key};
+use crate::ops::random::{require_key, words_of};
 use crate::ops::sample::{Draw, Sample};
 
 /// (key, shape parameters α > 0) → Γ(α, 1).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct RandomGamma;
 
 impl Primitive for RandomGamma {
@@ -38,7 +38,7 @@ impl Primitive for RandomGamma {
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-        let key = key_of(x[0]);
+        let key = words_of(x[0]);
         with_dtype!(y.dtype(), T => {
             for (i, (y, alpha)) in y.dense::<T>().iter_mut().zip(x[1].iter::<T>()).enumerate() {
                 *y = T::from_f64(gamma(key, i as u64, alpha.to_f64()));

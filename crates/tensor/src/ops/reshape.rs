@@ -12,7 +12,7 @@ use crate::ops::{Op, copy};
 use crate::tensor::Tensor;
 
 /// The same elements under another shape.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Reshape {
     /// The shape of the result.
     pub shape: Shape,

@@ -6,15 +6,15 @@ use thalweg_kernels::rows;
 use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::Meta;
+use crate::ops::RmsNormGrad;
 use crate::ops::layer_norm::{as_row, infer_affine, split_shape};
 use crate::ops::primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
-use crate::ops::rowwise::{eval_rows, widened};
+use crate::ops::rowwise::{eval_rows, fast_rows, widened};
 use crate::ops::sample::{Draw, Sample};
-use crate::ops::{RmsNormGrad, single};
 use crate::tensor::Tensor;
 
 /// x: (…, cols), optionally weight: (cols).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct RmsNorm {
     /// Added to the mean of squares.
     pub eps: Number,
@@ -58,11 +58,9 @@ impl Primitive for RmsNorm {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        let cols = y.shape().last().copied().unwrap_or(1);
-        let operands: Option<Vec<single::Single<'_>>> = x.iter().map(|x| single::operand(*x)).collect();
-        let Some(x) = operands.filter(|x| !x[0].is_empty()) else { return false };
-        let weight = x.get(1).map(|w| &**w);
-        single::result(y, |y| rows::norm::rms_norm(&x[0], cols, weight, self.eps.0 as f32, y, None))
+        fast_rows(x, y, |x, cols, y| {
+            rows::norm::rms_norm(&x[0], cols, x.get(1).map(|w| &**w), self.eps.0 as f32, y, None);
+        })
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {

@@ -5,17 +5,18 @@ use thalweg_core::{View, ViewMut};
 use thalweg_kernels::rows::norm_backward::{NormGrads, rms_norm_backward};
 use thalweg_kernels::rows::reduce::sum_of_squares;
 
+use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::Meta;
-use crate::ops::layer_norm_grad::infer_grad;
+use crate::ops::RmsNorm;
+use crate::ops::layer_norm_grad::{KEEP, grad_of_grad, grad_samples, infer_grad, weighted};
 use crate::ops::primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
-use crate::ops::rowwise::{eval_rows, grad_by_body, widened};
-use crate::ops::sample::{Draw, Sample};
-use crate::ops::single;
+use crate::ops::rowwise::{eval_rows, fast_rows, widened};
+use crate::ops::sample::Sample;
 use crate::tensor::Tensor;
 
 /// x, dy, optionally weight → dx.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct RmsNormGrad {
     /// Added to the mean of squares.
     pub eps: Number,
@@ -29,11 +30,13 @@ impl Primitive for RmsNormGrad {
     }
 
     fn keep(&self) -> Keep {
-        Keep::input(0).and(Keep::input(1)).and(Keep::input(2))
+        KEEP
     }
 
     fn grad(&self, g: &Vjp<'_>) -> Grad {
-        grad_by_body(g, |x| self.by_primitives(x))
+        let x = g.x(0);
+        let scale = (x.square().mean_keepdim(-1) + self.eps.0).rsqrt();
+        grad_of_grad(g, &run(RmsNorm { eps: self.eps }, &[x]), &scale, |dy| run(*self, &[x, dy]))
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
@@ -49,17 +52,13 @@ impl Primitive for RmsNormGrad {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        let cols = y.shape().last().copied().unwrap_or(1);
-        let operands: Option<Vec<single::Single<'_>>> = x.iter().map(|x| single::operand(*x)).collect();
-        let Some(x) = operands.filter(|x| !x[0].is_empty()) else { return false };
-        let mut rstd = vec![0.0; x[0].len() / cols];
-        sum_of_squares(&x[0], cols, &mut rstd);
-        let from_sum = |s: f32| (1.0 / (f64::from(s) / cols as f64 + self.eps.0).sqrt()) as f32;
-        rstd.iter_mut().for_each(|v| *v = from_sum(*v));
-        let weight = x.get(2).map(|w| &**w);
-        single::result(y, |dx| {
+        fast_rows(x, y, |x, cols, dx| {
+            let mut rstd = vec![0.0; x[0].len() / cols];
+            sum_of_squares(&x[0], cols, &mut rstd);
+            let from_sum = |s: f32| (1.0 / (f64::from(s) / cols as f64 + self.eps.0).sqrt()) as f32;
+            rstd.iter_mut().for_each(|v| *v = from_sum(*v));
             let grads = NormGrads { dx, d_weight: None, d_bias: None };
-            rms_norm_backward(&x[0], &x[1], cols, weight, &rstd, grads);
+            rms_norm_backward(&x[0], &x[1], cols, x.get(2).map(|w| &**w), &rstd, grads);
         })
     }
 
@@ -68,27 +67,14 @@ impl Primitive for RmsNormGrad {
     }
 
     fn body(&self, x: &[Tensor]) -> Option<Tensor> {
-        Some(self.by_primitives(x))
+        let scale = ((&x[0] * &x[0]).mean_keepdim(-1) + self.eps.0).rsqrt();
+        let g = weighted(x);
+        let u = &x[0] * &scale;
+        let mean_gu = (&g * &u).mean_keepdim(-1);
+        Some((&g - u * mean_gu) * scale)
     }
 
     fn samples() -> Vec<Sample> {
-        let op = RmsNormGrad { eps: Number(1e-2) };
-        vec![
-            Sample::new(op, [Draw::any([3, 5]), Draw::any([3, 5])]),
-            Sample::new(op, [Draw::any([2, 2, 4]), Draw::any([2, 2, 4]), Draw::any([4])]),
-            Sample::new(op, [Draw::any([2, 1]), Draw::any([2, 1]), Draw::any([1])]),
-            Sample::new(op, [Draw::any([0, 4]), Draw::any([0, 4]), Draw::any([4])]),
-            Sample::new(op, [Draw::any([2, 19]), Draw::any([2, 19]), Draw::any([19])]),
-        ]
-    }
-}
-
-impl RmsNormGrad {
-    fn by_primitives(&self, x: &[Tensor]) -> Tensor {
-        let scale = ((&x[0] * &x[0]).mean_keepdim(-1) + self.eps.0).rsqrt();
-        let g = x.get(2).map_or_else(|| x[1].clone(), |w| &x[1] * w);
-        let u = &x[0] * &scale;
-        let mean_gu = (&g * &u).mean_keepdim(-1);
-        (&g - u * mean_gu) * scale
+        grad_samples(RmsNormGrad { eps: Number(1e-2) })
     }
 }

@@ -2,10 +2,11 @@
 
 use thalweg_core::{Element, Shape, View, ViewMut, with_dtype};
 
-use crate::autodiff::vjp;
-use crate::error::{OpError, fail};
-use crate::meta::Meta;
-use crate::ops::primitive::{Grad, Vjp};
+use crate::apply::run;
+use crate::error::OpError;
+use crate::meta::{Meta, arity, require_float, require_same_dtype, require_same_shape};
+use crate::ops::Op;
+use crate::ops::single::{self, Single};
 use crate::tensor::Tensor;
 
 /// The elements in row-major order as f64.
@@ -39,29 +40,44 @@ pub(crate) fn eval_rows<const N: usize>(
     narrow_into(&values, y);
 }
 
+/// Runs a kernel over rows of f32, given the operands, the length of a row and the result. `false`: not covered.
+pub(crate) fn fast_rows(
+    x: &[View<'_>],
+    y: &mut ViewMut<'_>,
+    kernel: impl FnOnce(&[Single<'_>], usize, &mut [f32]),
+) -> bool {
+    let cols = y.shape().last().copied().unwrap_or(1);
+    let Some(x) = single::operands(x) else { return false };
+    single::result(y, |y| kernel(&x, cols, y))
+}
+
+/// `N` float operands of one dtype and one shape with at least one axis, which the result shares.
+pub(crate) fn infer_rows<const N: usize>(op: &'static str, x: &[&Meta]) -> Result<Meta, OpError> {
+    let x: [&Meta; N] = arity(op, x)?;
+    for other in x {
+        require_float(op, other)?;
+        require_same_dtype(op, x[0], other)?;
+        require_same_shape(op, x[0], other)?;
+    }
+    require_rows(op, x[0])?;
+    Ok(x[0].clone())
+}
+
+/// The shapes that ops over rows are tried on.
+pub(crate) const ROW_SHAPES: [[usize; 2]; 5] = [[2, 5], [3, 1], [0, 4], [2, 0], [3, 37]];
+
 /// An operand with at least one axis.
 pub(crate) fn require_rows(op: &'static str, x: &Meta) -> Result<usize, OpError> {
     let none = || OpError::Rank { op, want: "at least 1", shape: Shape::scalar() };
     x.shape.last().copied().ok_or_else(none)
 }
 
-/// The gradient of an op by that of its body. For the derivatives of gradients, where being right is
-/// all that is asked. `keep` must have asked for every operand.
-pub(crate) fn grad_by_body(g: &Vjp<'_>, body: impl FnOnce(&[Tensor]) -> Tensor) -> Grad {
-    let x: Vec<Tensor> = (0..g.n_inputs()).map(|i| g.x(i).clone()).collect();
-    let (_, pull) = vjp(|x| vec![body(x)], &x);
-    match pull.call(std::slice::from_ref(g.dy())) {
-        Ok(grads) => Grad::Inputs(grads.into()),
-        Err(error) => fail(error),
-    }
-}
-
-/// Runs `f` with one axis as the last.
+/// Applies an op with one axis as the last.
 #[track_caller]
-pub(crate) fn along_last(x: &Tensor, axis: usize, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+pub(crate) fn along_last(x: &Tensor, axis: usize, op: impl Into<Op>) -> Tensor {
     match x.rank() {
-        0 => f(&x.reshape(1)).reshape(()),
-        rank if axis + 1 == rank => f(x),
-        _ => f(&x.movedim(axis as isize, -1)).movedim(-1, axis as isize),
+        0 => run(op, &[&x.reshape(1)]).reshape(()),
+        rank if axis + 1 == rank => run(op, &[x]),
+        _ => run(op, &[&x.movedim(axis as isize, -1)]).movedim(-1, axis as isize),
     }
 }

@@ -95,3 +95,14 @@ impl Draw {
 pub fn elementwise_shapes() -> [Shape; 5] {
     [[2, 3].into(), ().into(), [2, 0, 3].into(), [1, 1].into(), [37].into()]
 }
+
+/// A function of one number, with each of some attributes, on every elementwise shape.
+pub fn elementwise<A: Copy, O: Into<Op>>(
+    attributes: &[A],
+    op: impl Fn(A) -> O,
+    lo: f64,
+    hi: f64,
+) -> Vec<Sample> {
+    let on_shapes = |&a: &A| elementwise_shapes().map(|s| Sample::new(op(a), [Draw::float(s, lo, hi)]));
+    attributes.iter().flat_map(on_shapes).collect()
+}

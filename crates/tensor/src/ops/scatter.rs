@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 ///
 /// Operands: what is written into, an i64 index of the same rank, and the values, at least as large
 /// as the index. For axis 1, `x[i, index[i, j, k], k]` meets `source[i, j, k]`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Scatter {
     /// The axis that the index counts along.
     pub axis: usize,

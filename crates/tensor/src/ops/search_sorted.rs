@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 
 /// Insertion points. Operands: ascending sequences along the last axis, and values. The sequences are
 /// one vector for all values, or one per leading index of the values.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct SearchSorted {
     /// After equal elements instead of before them.
     pub right: bool,

@@ -8,13 +8,13 @@ use crate::error::{InOp, OpError, fail, or_fail};
 use crate::meta::{Meta, arity, require_same_dtype, require_same_shape};
 use crate::operand::Operand;
 use crate::ops::elementwise::by_leading_axis;
-use crate::ops::primitive::{Grad, Keep, Primitive, Vjp};
+use crate::ops::primitive::{Grad, Keep, Primitive, Tile, Vjp};
 use crate::ops::sample::{Draw, Sample, elementwise_shapes};
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 
 /// A choice per element. Operands: the condition, what it selects, what stands elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Select;
 
 impl Primitive for Select {
@@ -58,6 +58,18 @@ impl Primitive for Select {
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         with_dtype!(y.dtype(), T => fill::<T>([x[0], x[1], x[2]], y.dense::<T>()));
         true
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
+    fn tile(&self) -> Option<Tile> {
+        Some(Tile::Zip3(|condition, a, b, y| {
+            for (((y, c), a), b) in y.iter_mut().zip(condition).zip(a).zip(b) {
+                *y = if *c != 0.0 { *a } else { *b };
+            }
+        }))
     }
 
     fn samples() -> Vec<Sample> {

@@ -8,11 +8,11 @@ use crate::error::OpError;
 use crate::meta::{Meta, arity, require_float};
 use crate::ops::elementwise::map_float;
 use crate::ops::primitive::{Grad, Keep, Primitive, Vjp};
-use crate::ops::sample::{Draw, Sample, elementwise_shapes};
+use crate::ops::sample::{Sample, elementwise};
 use crate::tensor::Tensor;
 
 /// The n-th derivative of sin(πx) / (πx).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Sinc {
     /// n; 0 is the function itself.
     pub order: u32,
@@ -42,12 +42,7 @@ impl Primitive for Sinc {
     }
 
     fn samples() -> Vec<Sample> {
-        let mut samples = Vec::new();
-        for order in [0, 1, 2] {
-            let op = Sinc { order };
-            samples.extend(elementwise_shapes().map(|s| Sample::new(op, [Draw::float(s, -2.0, 2.0)])));
-        }
-        samples
+        elementwise(&[0, 1, 2], |order| Sinc { order }, -2.0, 2.0)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use smallvec::SmallVec;
 use thalweg_core::{Buffer, DType, Layout, View, ViewMut};
 
 use crate::ops::elementwise::{blocks, through};
@@ -37,6 +38,12 @@ pub(crate) fn operand(x: View<'_>) -> Option<Single<'_>> {
         _ => return None,
     }
     Some(Single::Copied(copy))
+}
+
+/// All operands as f32. `None` also when the first has no elements: there is nothing to be quick about.
+pub(crate) fn operands<'a>(x: &[View<'a>]) -> Option<SmallVec<[Single<'a>; 4]>> {
+    let x: SmallVec<[Single<'a>; 4]> = x.iter().map(|x| operand(*x)).collect::<Option<_>>()?;
+    x.first().is_some_and(|x| !x.is_empty()).then_some(x)
 }
 
 /// Lets `f` fill the result as f32; half-precision results are rounded once. `false` for other dtypes.

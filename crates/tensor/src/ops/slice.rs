@@ -13,7 +13,7 @@ use crate::ops::{Embed, copy};
 use crate::tensor::Tensor;
 
 /// Positions along one axis: `start`, `start + step`, …, `len` of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Stride {
     /// The first position.
     pub start: usize,
@@ -37,7 +37,7 @@ impl Stride {
 }
 
 /// Some positions of each axis.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Slice {
     /// One entry per axis.
     pub strides: SmallVec<[Stride; 4]>,

@@ -6,13 +6,13 @@ use thalweg_core::{View, ViewMut};
 use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::{Meta, arity};
-use crate::ops::factor::{each, lu::Lu, require_square, with_matrix};
+use crate::ops::factor::{each, lu, require_square, with_matrix};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
-use crate::ops::sample::{Draw, Sample};
+use crate::ops::sample::Sample;
 use crate::tensor::Tensor;
 
 /// Sign and logarithm of the determinant.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Slogdet;
 
 impl Primitive for Slogdet {
@@ -37,24 +37,17 @@ impl Primitive for Slogdet {
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         let n = x[0].shape()[x[0].shape().rank() - 1];
         each([x[0]], y, |[a]| {
-            let (sign, log) = Lu::new(a, n).sign_and_log_det();
+            let (sign, log) = lu::Lu::new(a, n).sign_and_log_det();
             Ok(vec![sign, log])
         })
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
-        let n = x[0].shape.last().copied().unwrap_or(1);
-        Cost { flops: (x[0].numel() * n * 2 / 3) as u64, bytes: Cost::traffic(x, y) }
+        lu::cost(x, y)
     }
 
     fn samples() -> Vec<Sample> {
-        let call = |draw| Sample::new(Slogdet, [draw]);
-        vec![
-            call(Draw::definite(3)),
-            call(Draw::float([2, 1, 1], 1.0, 2.0)),
-            call(Draw::any([2, 0, 0])),
-            call(Draw::distinct([2, 2])),
-        ]
+        lu::samples(Slogdet)
     }
 }
 

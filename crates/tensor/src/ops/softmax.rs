@@ -5,25 +5,22 @@ use thalweg_kernels::rows;
 
 use crate::apply::run;
 use crate::error::{InOp, OpError, or_fail};
-use crate::meta::{Meta, arity, require_float};
+use crate::meta::Meta;
+use crate::ops::SoftmaxGrad;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
-use crate::ops::rowwise::{along_last, eval_rows, require_rows};
+use crate::ops::rowwise::{ROW_SHAPES, along_last, eval_rows, fast_rows, infer_rows};
 use crate::ops::sample::{Draw, Sample};
-use crate::ops::{SoftmaxGrad, single};
 use crate::tensor::Tensor;
 
 /// Each row of the last axis as positive numbers that sum to 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Softmax;
 
 impl Primitive for Softmax {
     const NAME: &'static str = "softmax";
 
     fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
-        let [x] = arity(Self::NAME, x)?;
-        require_float(Self::NAME, x)?;
-        require_rows(Self::NAME, x)?;
-        Ok(x.clone())
+        infer_rows::<1>(Self::NAME, x)
     }
 
     fn keep(&self) -> Keep {
@@ -46,9 +43,7 @@ impl Primitive for Softmax {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        let cols = y.shape().last().copied().unwrap_or(1);
-        let Some(x) = single::operand(x[0]).filter(|x| !x.is_empty()) else { return false };
-        single::result(y, |y| rows::softmax::softmax(&x, cols, y))
+        fast_rows(x, y, |x, cols, y| rows::softmax::softmax(&x[0], cols, y))
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
@@ -64,7 +59,7 @@ impl Primitive for Softmax {
     }
 
     fn samples() -> Vec<Sample> {
-        [[2, 5], [3, 1], [0, 4], [2, 0], [3, 37]].map(|s| Sample::new(Softmax, [Draw::any(s)])).into()
+        ROW_SHAPES.map(|s| Sample::new(Softmax, [Draw::any(s)])).into()
     }
 }
 
@@ -79,7 +74,7 @@ impl Tensor {
     #[track_caller]
     pub fn softmax(&self, axis: isize) -> Tensor {
         let axis = or_fail(self.shape().axis(axis).in_op(Softmax::NAME));
-        along_last(&self.as_float(), axis, |x| run(Softmax, &[x]))
+        along_last(&self.as_float(), axis, Softmax)
     }
 
     /// [`Tensor::softmax`] of −x.

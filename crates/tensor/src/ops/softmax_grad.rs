@@ -5,27 +5,21 @@ use thalweg_kernels::rows;
 
 use crate::apply::run;
 use crate::error::OpError;
-use crate::meta::{Meta, arity, require_float, require_same_dtype, require_same_shape};
+use crate::meta::Meta;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
-use crate::ops::rowwise::{eval_rows, require_rows};
+use crate::ops::rowwise::{ROW_SHAPES, eval_rows, fast_rows, infer_rows};
 use crate::ops::sample::{Draw, Sample};
-use crate::ops::single;
 use crate::tensor::Tensor;
 
 /// y, dy → dx.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct SoftmaxGrad;
 
 impl Primitive for SoftmaxGrad {
     const NAME: &'static str = "softmax_grad";
 
     fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
-        let [y, dy] = arity(Self::NAME, x)?;
-        require_float(Self::NAME, y)?;
-        require_same_dtype(Self::NAME, y, dy)?;
-        require_same_shape(Self::NAME, y, dy)?;
-        require_rows(Self::NAME, y)?;
-        Ok(y.clone())
+        infer_rows::<2>(Self::NAME, x)
     }
 
     fn keep(&self) -> Keep {
@@ -51,9 +45,7 @@ impl Primitive for SoftmaxGrad {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        let cols = y.shape().last().copied().unwrap_or(1);
-        let (Some(p), Some(dy)) = (single::operand(x[0]), single::operand(x[1])) else { return false };
-        !p.is_empty() && single::result(y, |dx| rows::softmax::softmax_backward(&p, &dy, cols, dx))
+        fast_rows(x, y, |x, cols, dx| rows::softmax::softmax_backward(&x[0], &x[1], cols, dx))
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
@@ -66,8 +58,6 @@ impl Primitive for SoftmaxGrad {
     }
 
     fn samples() -> Vec<Sample> {
-        [[2, 5], [3, 1], [0, 4], [2, 0], [3, 37]]
-            .map(|s| Sample::new(SoftmaxGrad, [Draw::float(s, 0.0, 1.0), Draw::any(s)]))
-            .into()
+        ROW_SHAPES.map(|s| Sample::new(SoftmaxGrad, [Draw::float(s, 0.0, 1.0), Draw::any(s)])).into()
     }
 }

@@ -11,7 +11,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// The solution of a linear system.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Solve;
 
 impl Primitive for Solve {

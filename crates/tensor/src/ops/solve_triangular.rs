@@ -13,7 +13,7 @@ use crate::ops::{Side, solve};
 use crate::tensor::Tensor;
 
 /// The solution of a triangular system.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct SolveTriangular {
     /// The half of A that counts.
     pub side: Side,

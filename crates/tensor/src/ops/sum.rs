@@ -15,7 +15,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// The sum over some axes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Sum {
     /// The axes that disappear, in ascending order.
     pub axes: SmallVec<[usize; 4]>,

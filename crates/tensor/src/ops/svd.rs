@@ -12,7 +12,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// (m, n) → (m + 1 + n, k): U over s over V, k = min(m, n).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Svd;
 
 impl Primitive for Svd {

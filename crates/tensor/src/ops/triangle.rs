@@ -10,7 +10,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// One triangle of each matrix.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Triangle {
     /// Which triangle stays.
     pub side: Side,
@@ -19,7 +19,7 @@ pub struct Triangle {
 }
 
 /// A side of a diagonal, the diagonal included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Side {
     /// Below and on the diagonal.
     Lower,

@@ -12,7 +12,7 @@ use crate::ops::{Slice, Stride, copy};
 use crate::tensor::Tensor;
 
 /// The operand with some positions of each axis replaced. Operands: the old values, and the new ones.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Update {
     /// Which positions, one entry per axis.
     pub strides: SmallVec<[Stride; 4]>,

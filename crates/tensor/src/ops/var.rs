@@ -16,7 +16,7 @@ use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
 
 /// The variance over some axes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Var {
     /// The axes that disappear, in ascending order.
     pub axes: SmallVec<[usize; 4]>,

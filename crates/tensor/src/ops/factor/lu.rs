@@ -1,5 +1,10 @@
 //! P A = L U by Gaussian elimination with row pivots.
 
+use crate::meta::Meta;
+use crate::ops::Op;
+use crate::ops::primitive::Cost;
+use crate::ops::sample::{Draw, Sample};
+
 /// L without its unit diagonal below, U on and above the diagonal.
 pub(crate) struct Lu {
     n: usize,
@@ -83,4 +88,17 @@ impl Lu {
         }
         x
     }
+}
+
+/// The work of eliminating each matrix of the operand.
+pub(crate) fn cost(x: &[&Meta], y: &Meta) -> Cost {
+    let n = x[0].shape.last().copied().unwrap_or(1);
+    Cost { flops: (x[0].numel() * n * 2 / 3) as u64, bytes: Cost::traffic(x, y) }
+}
+
+/// The calls that determinants are tried on.
+pub(crate) fn samples(op: impl Into<Op> + Clone) -> Vec<Sample> {
+    let draws =
+        [Draw::definite(3), Draw::float([2, 1, 1], 1.0, 2.0), Draw::any([2, 0, 0]), Draw::distinct([2, 2])];
+    draws.map(|draw| Sample::new(op.clone(), [draw])).into()
 }

@@ -1,0 +1,254 @@
+//! The networks of `benches/peers`: the same shapes, optimisers and random data, trained by a
+//! compiled step.
+
+use thalweg::prelude::*;
+use thalweg::{AttentionOptions, CellWeights, ConvOptions, MaxPoolOptions, Optimizer, Rule};
+
+use super::clock::{Timing, time};
+use super::workloads::Workload;
+
+pub fn all() -> Vec<Workload> {
+    let w = |name, run| Workload { group: "networks", name, run };
+    vec![
+        w("a", || {
+            let mut rng = Rng::seed(0);
+            let net = Mlp::new(&[784, 100, 10], &mut rng);
+            let (x, y) = (rng.normal([100, 784], 0.0, 1.0), rng.randint([100], 0, 10));
+            train(&net, Adagrad::new(0.01), (x, y), |net, x, y| net.forward(x).cross_entropy(y))
+        }),
+        w("b", || {
+            let mut rng = Rng::seed(0);
+            let net = Mlp::new(&[784, 1024, 1024, 10], &mut rng);
+            let (x, y) = (rng.normal([256, 784], 0.0, 1.0), rng.randint([256], 0, 10));
+            train(&net, Sgd::new(0.01).momentum(0.9), (x, y), |net, x, y| net.forward(x).cross_entropy(y))
+        }),
+        w("c", || {
+            let mut rng = Rng::seed(0);
+            let net = Cnn::new(&mut rng);
+            let (x, y) = (rng.normal([64, 1, 28, 28], 0.0, 1.0), rng.randint([64], 0, 10));
+            train(&net, Adam::new(1e-3), (x, y), |net, x, y| net.forward(x).cross_entropy(y))
+        }),
+        w("d", || gpt(Sizes { layers: 4, width: 128, heads: 4, context: 64, batch: 16 })),
+        w("e", || gpt(Sizes { layers: 6, width: 384, heads: 6, context: 256, batch: 4 })),
+        w("f", || {
+            let mut rng = Rng::seed(0);
+            let (net, x) = (Cnn::new(&mut rng), rng.normal([1, 1, 28, 28], 0.0, 1.0));
+            let mut forward = jit(|x: Tensor| net.forward(&x));
+            time(1, move || forward.call(x.clone()).expect("shapes do not change"))
+        }),
+        w("g", || {
+            let x = Rng::seed(0).normal([16 << 20], 0.0, 1.0);
+            let mut f = jit(|x: Tensor| (&x * 1.5 + 0.25).tanh() * x.sigmoid() + &x);
+            time(1, move || f.call(x.clone()).expect("shapes do not change"))
+        }),
+        w("h", || {
+            let mut rng = Rng::seed(0);
+            let net = LstmNet::new(&mut rng);
+            let (x, y) = (rng.normal([64, 28, 28], 0.0, 1.0), rng.randint([64], 0, 10));
+            train(&net, Adam::new(1e-3), (x, y), |net, x, y| net.forward(x).cross_entropy(y))
+        }),
+    ]
+}
+
+/// One compiled training step, timed; the loss is read after each.
+fn train<M: Module, R: Rule>(
+    net: &M,
+    mut opt: Optimizer<R>,
+    (x, y): (Tensor, Tensor),
+    loss: impl Fn(&M, &Tensor, &Tensor) -> Tensor,
+) -> Timing {
+    let mut step = jit(|(x, y): (Tensor, Tensor)| {
+        let loss = loss(net, &x, &y);
+        opt.step(net, &loss);
+        loss
+    });
+    let timing = time(1, || step.call((x.clone(), y.clone())).expect("shapes do not change").item::<f32>());
+    if std::env::var_os("THALWEG_PLAN").is_some() {
+        eprintln!("{}", step.plan());
+    }
+    timing
+}
+
+#[derive(Module)]
+struct Mlp {
+    layers: Vec<Linear>,
+}
+
+impl Mlp {
+    fn new(sizes: &[usize], rng: &mut Rng) -> Self {
+        Self { layers: sizes.windows(2).map(|w| Linear::new(w[0], w[1], rng)).collect() }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let (last, hidden) = self.layers.split_last().expect("a network has layers");
+        last.forward(&hidden.iter().fold(x.clone(), |x, layer| layer.forward(&x).relu()))
+    }
+}
+
+#[derive(Module)]
+struct Cnn {
+    w1: Param,
+    b1: Param,
+    w2: Param,
+    b2: Param,
+    hidden: Linear,
+    output: Linear,
+}
+
+impl Cnn {
+    fn new(rng: &mut Rng) -> Self {
+        Self {
+            w1: Param::new("w1", rng.uniform([32, 1, 3, 3], -0.3, 0.3)),
+            b1: Param::new("b1", Tensor::zeros([32], F32)),
+            w2: Param::new("w2", rng.uniform([64, 32, 3, 3], -0.06, 0.06)),
+            b2: Param::new("b2", Tensor::zeros([64], F32)),
+            hidden: Linear::new(64 * 12 * 12, 128, rng),
+            output: Linear::new(128, 10, rng),
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let conv = ConvOptions::default();
+        let x = x.conv2d(&self.w1.get(), Some(&self.b1.get()), &conv).relu();
+        let x = x.conv2d(&self.w2.get(), Some(&self.b2.get()), &conv).relu();
+        let x = x.max_pool2d(2, &MaxPoolOptions::default()).flatten(1, -1);
+        self.output.forward(&self.hidden.forward(&x).relu())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    layers: usize,
+    width: usize,
+    heads: usize,
+    context: usize,
+    batch: usize,
+}
+
+const VOCABULARY: usize = 65;
+
+fn gpt(sizes: Sizes) -> Timing {
+    let mut rng = Rng::seed(0);
+    let net = Gpt::new(sizes, &mut rng);
+    let shape = [sizes.batch, sizes.context];
+    let (x, y) = (rng.randint(shape, 0, VOCABULARY as i64), rng.randint(shape, 0, VOCABULARY as i64));
+    train(&net, AdamW::new(3e-4), (x, y), |net, x, y| {
+        net.forward(x).reshape([y.numel(), VOCABULARY]).cross_entropy(&y.reshape(y.numel()))
+    })
+}
+
+#[derive(Module)]
+struct Norm {
+    weight: Param,
+    bias: Param,
+}
+
+impl Norm {
+    fn new(width: usize) -> Self {
+        let param = |name, value: f64| Param::new(name, Tensor::full([width], value, F32));
+        Self { weight: param("weight", 1.0), bias: param("bias", 0.0) }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.layer_norm(x.size(-1), Some(&self.weight.get()), Some(&self.bias.get()), 1e-5)
+    }
+}
+
+#[derive(Module)]
+struct Block {
+    #[module(skip)]
+    heads: usize,
+    norm1: Norm,
+    norm2: Norm,
+    qkv: Linear,
+    out: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+impl Block {
+    fn new(d: usize, heads: usize, rng: &mut Rng) -> Self {
+        Self {
+            heads,
+            norm1: Norm::new(d),
+            norm2: Norm::new(d),
+            qkv: Linear::new(d, 3 * d, rng),
+            out: Linear::new(d, d, rng),
+            up: Linear::new(d, 4 * d, rng),
+            down: Linear::new(4 * d, d, rng),
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let (b, t, d) = (x.size(0), x.size(1), x.size(2));
+        let qkv = self.qkv.forward(&self.norm1.forward(x)).reshape([b, t, 3, self.heads, d / self.heads]);
+        let qkv = qkv.permute([2, 0, 3, 1, 4]);
+        let causal = AttentionOptions { is_causal: true, ..Default::default() };
+        let a = qkv.select(0, 0).scaled_dot_product_attention(&qkv.select(0, 1), &qkv.select(0, 2), &causal);
+        let x = x + self.out.forward(&a.transpose(1, 2).reshape([b, t, d]));
+        let up = self.up.forward(&self.norm2.forward(&x)).gelu_tanh();
+        x + self.down.forward(&up)
+    }
+}
+
+#[derive(Module)]
+struct Gpt {
+    tokens: Param,
+    positions: Param,
+    blocks: Vec<Block>,
+    norm: Norm,
+    head: Linear,
+}
+
+impl Gpt {
+    fn new(s: Sizes, rng: &mut Rng) -> Self {
+        Self {
+            tokens: Param::new("tokens", rng.normal([VOCABULARY, s.width], 0.0, 1.0)),
+            positions: Param::new("positions", rng.normal([s.context, s.width], 0.0, 1.0)),
+            blocks: (0..s.layers).map(|_| Block::new(s.width, s.heads, rng)).collect(),
+            norm: Norm::new(s.width),
+            head: Linear::without_bias(s.width, VOCABULARY, rng),
+        }
+    }
+
+    fn forward(&self, i: &Tensor) -> Tensor {
+        let x = self.tokens.get().embedding(i, None) + self.positions.get().narrow(0, 0, i.size(1));
+        self.head.forward(&self.norm.forward(&self.blocks.iter().fold(x, |x, block| block.forward(&x))))
+    }
+}
+
+#[derive(Module)]
+struct LstmNet {
+    input: Param,
+    hidden: Param,
+    input_bias: Param,
+    hidden_bias: Param,
+    output: Linear,
+}
+
+impl LstmNet {
+    fn new(rng: &mut Rng) -> Self {
+        let bound = 1.0 / 128f64.sqrt();
+        Self {
+            input: Param::new("input", rng.uniform([512, 28], -bound, bound)),
+            hidden: Param::new("hidden", rng.uniform([512, 128], -bound, bound)),
+            input_bias: Param::new("input_bias", rng.uniform([512], -bound, bound)),
+            hidden_bias: Param::new("hidden_bias", rng.uniform([512], -bound, bound)),
+            output: Linear::new(128, 10, rng),
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let zero = Tensor::zeros([1, x.size(0), 128], F32);
+        let [input, hidden, input_bias, hidden_bias] =
+            [&self.input, &self.hidden, &self.input_bias, &self.hidden_bias].map(Param::get);
+        let weights = CellWeights {
+            input: &input,
+            hidden: &hidden,
+            input_bias: Some(&input_bias),
+            hidden_bias: Some(&hidden_bias),
+        };
+        let (y, _, _) = x.transpose(0, 1).lstm(&zero, &zero, &[weights], false);
+        self.output.forward(&y.select(0, -1))
+    }
+}

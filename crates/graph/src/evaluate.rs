@@ -1,0 +1,48 @@
+//! A graph, op by op, on tensors: ready ones are computed, traced ones recorded.
+//!
+//! This is the oracle that plans are compared with, and how a graph is differentiated or made part of
+//! another one.
+
+use thalweg_tensor::{OpError, Tensor, apply};
+
+use crate::graph::{Graph, Kind, NodeId};
+
+impl Graph {
+    /// The value of every node; operands, parameters and captured tensors come by position.
+    pub fn values(
+        &self,
+        inputs: &[Tensor],
+        params: &[Tensor],
+        captured: &[Tensor],
+    ) -> Result<Vec<Tensor>, OpError> {
+        let mut values: Vec<Tensor> = Vec::with_capacity(self.nodes().len());
+        for node in self.nodes() {
+            let value = match &node.kind {
+                Kind::Input(i) => inputs[*i].clone(),
+                Kind::Param(i) => params[*i].clone(),
+                Kind::Captured(i) => captured[*i].clone(),
+                Kind::Literal(literal) => literal.tensor().clone(),
+                Kind::Op(op) => {
+                    let operands: Vec<&Tensor> = node.inputs.iter().map(|i| &values[i.index()]).collect();
+                    apply(op.clone(), &operands)?
+                }
+            };
+            values.push(value);
+        }
+        Ok(values)
+    }
+
+    /// The results of a graph without parameters and captured tensors.
+    ///
+    /// ```
+    /// use thalweg_graph::Graph;
+    /// use thalweg_tensor::Tensor;
+    /// let graph: Graph = "x = input : f32[2]; y = mul x x; return y".parse().unwrap();
+    /// let y = graph.evaluate(&[Tensor::from([2.0f32, 3.0])]).unwrap();
+    /// assert_eq!(y[0].to_vec::<f32>(), [4.0, 9.0]);
+    /// ```
+    pub fn evaluate(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, OpError> {
+        let values = self.values(inputs, &[], &[])?;
+        Ok(self.outputs.iter().map(|(_, NodeId(id))| values[*id as usize].clone()).collect())
+    }
+}

@@ -1,0 +1,20 @@
+//! The dataflow graph of a function: what a trace recorded, made ready to be changed and run.
+//!
+//! A [`Graph`] is a list of nodes in topological order over the ops of `thalweg-tensor`. It has a
+//! [text form](text), a [verifier](verify) and [passes], each a function from graph to graph. It
+//! does no I/O and runs nothing (folding constants calls reference kernels).
+
+mod error;
+mod evaluate;
+mod graph;
+mod literal;
+pub mod passes;
+pub mod text;
+mod traced;
+mod verify;
+
+pub use error::GraphError;
+pub use graph::{Graph, Kind, Node, NodeId};
+pub use literal::Literal;
+pub use traced::{Closed, Traced};
+pub use verify::verify;

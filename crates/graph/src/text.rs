@@ -1,0 +1,320 @@
+//! The text form of a graph, to be printed, compared and parsed back.
+//!
+//! ```text
+//! v0 = input "x" : f32[2, 3]
+//! v1 = param "w" : f32[3, 4]
+//! v2 = matmul v0 v1 : f32[2, 4]
+//! v3 = sum(axes:[0]) v2 : f32[4]
+//! v4 = literal 0.5 : f32[4]
+//! v5 = mul v3 v4 : f32[4]
+//! write v1 v6
+//! return y=v5
+//! ```
+//!
+//! Statements end at a line break or `;`. What an op gives may be left out: it is inferred. `@1`
+//! after a node is its region, `#2` its group, `--` begins a comment (the user's line).
+
+use std::collections::HashMap;
+use std::fmt;
+
+use smallvec::SmallVec;
+use thalweg_core::{DType, Shape, with_dtype};
+use thalweg_tensor::ops::Op;
+use thalweg_tensor::{Meta, Tensor};
+
+use crate::error::GraphError;
+use crate::graph::{Graph, Kind, Node, NodeId};
+use crate::literal::{Literal, is_uniform};
+use crate::traced::Traced;
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v{}", self.0)
+    }
+}
+
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for id in self.ids() {
+            let node = self.node(id);
+            write!(f, "{id} = ")?;
+            match &node.kind {
+                Kind::Input(i) => write!(f, "input {:?}", self.inputs[*i])?,
+                Kind::Param(i) => write!(f, "param {:?}", self.params[*i])?,
+                Kind::Captured(_) => write!(f, "captured")?,
+                Kind::Literal(literal) => write!(f, "literal {}", numbers(literal.tensor()))?,
+                Kind::Op(op) => {
+                    let attributes = op.attributes();
+                    write!(f, "{}{}", op.name(), if attributes == "()" { "" } else { &attributes })?;
+                    node.inputs.iter().try_for_each(|i| write!(f, " {i}"))?;
+                }
+            }
+            write!(f, " : {}", node.meta)?;
+            if node.region != 0 {
+                write!(f, " @{}", node.region)?;
+            }
+            if node.group != 0 {
+                write!(f, " #{}", node.group)?;
+            }
+            writeln!(f)?;
+        }
+        let params: HashMap<usize, NodeId> = self
+            .ids()
+            .filter_map(|id| if let Kind::Param(i) = self.node(id).kind { Some((i, id)) } else { None })
+            .collect();
+        for (param, id) in &self.writes {
+            match params.get(param) {
+                Some(read) => writeln!(f, "write {read} {id}")?,
+                None => writeln!(f, "write {:?} {id}", self.params[*param])?,
+            }
+        }
+        write!(f, "return")?;
+        self.outputs.iter().try_for_each(|(name, id)| write!(f, " {name}={id}"))?;
+        writeln!(f)
+    }
+}
+
+/// The elements: one number for a uniform tensor, else a list.
+fn numbers(t: &Tensor) -> String {
+    let one = |t: &Tensor| with_dtype!(t.dtype(), T => t.to_vec::<T>().into_iter().map(text_of).collect::<Vec<_>>());
+    if is_uniform(t) {
+        return one(&crate::literal::first(t)).remove(0);
+    }
+    format!("[{}]", one(t).join(", "))
+}
+
+fn text_of<T: thalweg_core::Element>(v: T) -> String {
+    if T::DTYPE.is_float() { format!("{:?}", v.to_f64()) } else { v.to_i64().to_string() }
+}
+
+impl std::str::FromStr for Graph {
+    type Err = GraphError;
+
+    fn from_str(text: &str) -> Result<Self, GraphError> {
+        let mut parser = Parser::default();
+        for (line, text) in text.lines().enumerate() {
+            let code = text.split("--").next().unwrap_or_default();
+            for statement in code.split(';').map(str::trim).filter(|s| !s.is_empty()) {
+                parser.statement(statement).map_err(|reason| GraphError::Text {
+                    line: line + 1,
+                    reason,
+                    text: statement.to_owned(),
+                })?;
+            }
+        }
+        crate::verify(&parser.graph)?;
+        Ok(parser.graph)
+    }
+}
+
+#[derive(Default)]
+struct Parser {
+    graph: Graph,
+    names: HashMap<String, NodeId>,
+}
+
+impl Parser {
+    fn statement(&mut self, text: &str) -> Result<(), String> {
+        if let Some(rest) = text.strip_prefix("return") {
+            for (i, word) in rest.split_whitespace().enumerate() {
+                let (label, name) =
+                    word.split_once('=').map_or((format!("y{i}"), word), |(l, n)| (l.to_owned(), n));
+                let id = self.value(name)?;
+                self.graph.outputs.push((label, id));
+            }
+            return Ok(());
+        }
+        if let Some(rest) = text.strip_prefix("write ") {
+            let (param, name) = rest.trim().split_once(' ').ok_or("a write names a param and a value")?;
+            let position = match param.trim_matches('"') {
+                quoted if quoted.len() < param.len() => self.graph.params.iter().position(|p| p == quoted),
+                name => match self.graph.node(self.value(name)?).kind {
+                    Kind::Param(i) => Some(i),
+                    _ => None,
+                },
+            };
+            let position = position.ok_or_else(|| format!("{param} is no param"))?;
+            let id = self.value(name)?;
+            self.graph.writes.push((position, id));
+            return Ok(());
+        }
+        let (name, rest) = text.split_once('=').ok_or("neither a node nor `write` nor `return`")?;
+        let node = self.node(rest.trim())?;
+        let id = self.graph.push(node);
+        match self.names.insert(name.trim().to_owned(), id) {
+            Some(_) => Err(format!("{} is defined twice", name.trim())),
+            None => Ok(()),
+        }
+    }
+
+    fn node(&mut self, text: &str) -> Result<Node, String> {
+        let (head, meta, region, group) = split_tail(text)?;
+        let word_end = head.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(head.len());
+        let (word, rest) = (&head[..word_end], head[word_end..].trim());
+        let need_meta = || meta.clone().ok_or_else(|| format!("{word} needs `: dtype[shape]`"));
+        let mut node = match word {
+            "input" => {
+                self.graph.inputs.push(label(rest, "x", self.graph.inputs.len()));
+                Traced::bare(Kind::Input(self.graph.inputs.len() - 1), need_meta()?)
+            }
+            "param" => {
+                self.graph.params.push(label(rest, "p", self.graph.params.len()));
+                Traced::bare(Kind::Param(self.graph.params.len() - 1), need_meta()?)
+            }
+            "captured" => {
+                self.graph.n_captured += 1;
+                Traced::bare(Kind::Captured(self.graph.n_captured - 1), need_meta()?)
+            }
+            "literal" => {
+                let meta = need_meta()?;
+                Traced::bare(Kind::Literal(Literal::new(parse_numbers(rest, &meta)?)), meta)
+            }
+            name => self.op(name, rest, meta)?,
+        };
+        (node.region, node.group) = (region, group);
+        Ok(node)
+    }
+
+    fn op(&self, name: &str, rest: &str, meta: Option<Meta>) -> Result<Node, String> {
+        let (attributes, operands) = match rest.starts_with('(') {
+            true => rest.split_at(closing(rest).ok_or("a parenthesis is not closed")? + 1),
+            false => ("()", rest),
+        };
+        let op = Op::parse(name, attributes).ok_or_else(|| format!("there is no op {name}"))?;
+        let op = op.map_err(|e| format!("{name}: {e}"))?;
+        let inputs: SmallVec<[NodeId; 4]> =
+            operands.split_whitespace().map(|n| self.value(n)).collect::<Result<_, _>>()?;
+        let metas: Vec<&Meta> = inputs.iter().map(|&i| &self.graph.node(i).meta).collect();
+        let inferred = op.infer(&metas).map_err(|e| e.to_string())?;
+        if meta.as_ref().is_some_and(|m| *m != inferred) {
+            return Err(format!("{name} gives {inferred}"));
+        }
+        Ok(Node { inputs, ..Traced::bare(Kind::Op(op), inferred) })
+    }
+
+    fn value(&self, name: &str) -> Result<NodeId, String> {
+        self.names.get(name.trim()).copied().ok_or_else(|| format!("{name} is not defined before"))
+    }
+}
+
+type Tail<'a> = (&'a str, Option<Meta>, u32, u32);
+
+/// Splits `… : f32[2, 3] @1 #2` off.
+fn split_tail(text: &str) -> Result<Tail<'_>, String> {
+    let mark = |text: &str, sign: char| -> Result<(usize, u32), String> {
+        match text.rfind(sign) {
+            Some(at) if text[at + 1..].trim().chars().all(|c| c.is_ascii_digit()) => {
+                Ok((at, text[at + 1..].trim().parse().map_err(|e| format!("{sign}: {e}"))?))
+            }
+            _ => Ok((text.len(), 0)),
+        }
+    };
+    let (end, group) = mark(text, '#')?;
+    let text = text[..end].trim();
+    let (end, region) = mark(text, '@')?;
+    let text = text[..end].trim();
+    // A colon inside attributes is followed by no dtype and a bracket at the end.
+    match text.rsplit_once(':') {
+        Some((head, tail)) if tail.trim_end().ends_with(']') && !tail.contains([')', '(']) => {
+            Ok((head.trim(), Some(parse_meta(tail.trim())?), region, group))
+        }
+        _ => Ok((text, None, region, group)),
+    }
+}
+
+fn parse_meta(text: &str) -> Result<Meta, String> {
+    let (dtype, sizes) = text.split_once('[').ok_or("a shape is missing")?;
+    let dtype = DType::from_name(dtype.trim()).ok_or_else(|| format!("there is no dtype {dtype}"))?;
+    let sizes = sizes.trim_end_matches(']').split(',').map(str::trim).filter(|s| !s.is_empty());
+    let shape =
+        sizes.map(|s| s.parse().map_err(|_| format!("{s} is no size"))).collect::<Result<Shape, _>>()?;
+    Ok(Meta { dtype, shape })
+}
+
+fn parse_numbers(text: &str, meta: &Meta) -> Result<Tensor, String> {
+    with_dtype!(meta.dtype, T => {
+        let number = |s: &str| -> Result<T, String> {
+            let bad = |_| format!("{s} is no number");
+            if meta.dtype.is_float() {
+                Ok(thalweg_core::Element::from_f64(s.trim().parse().map_err(|e: std::num::ParseFloatError| bad(e.to_string()))?))
+            } else {
+                Ok(thalweg_core::Element::from_i64(s.trim().parse().map_err(|e: std::num::ParseIntError| bad(e.to_string()))?))
+            }
+        };
+        match text.strip_prefix('[') {
+            None => Ok(Tensor::from_slice(&[number(text)?], ()).broadcast_to(&meta.shape)),
+            Some(list) => {
+                let list = list.trim_end_matches(']').split(',').filter(|s| !s.trim().is_empty());
+                let data = list.map(number).collect::<Result<Vec<T>, _>>()?;
+                if data.len() != meta.numel() {
+                    return Err(format!("{} numbers for {meta}", data.len()));
+                }
+                Ok(Tensor::from_slice(&data, &meta.shape))
+            }
+        }
+    })
+}
+
+/// A quoted name, or one made from the position.
+fn label(text: &str, prefix: &str, position: usize) -> String {
+    match text.trim_matches('"') {
+        "" => format!("{prefix}{position}"),
+        name => name.to_owned(),
+    }
+}
+
+/// Where the parenthesis that opens the text is closed.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 0usize;
+    for (i, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(i);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_printed_graph_parses_to_the_same_text() {
+        let text = "v0 = input \"x\" : f32[2, 3]\nv1 = param \"w\" : f32[3, 4]\nv2 = matmul v0 v1 : f32[2, 4]\n\
+                    v3 = sum(axes:[0]) v2 : f32[4]\nv4 = literal 0.5 : f32[4]\n\
+                    v5 = literal [1, 2] : i64[2]\nv6 = mul v3 v4 : f32[4] @1 #2\nreturn y0=v6 y1=v5\n";
+        assert_eq!(text.parse::<Graph>().unwrap().to_string(), text);
+    }
+
+    #[test]
+    fn every_ops_attributes_survive_printing_and_parsing() {
+        for (name, samples) in thalweg_tensor::ops::samples() {
+            for sample in samples {
+                let text = sample.op.attributes();
+                let back =
+                    Op::parse(name, &text).expect("listed").unwrap_or_else(|e| panic!("{name}{text}: {e}"));
+                assert_eq!(back, sample.op, "{name}{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn bad_text_says_line_and_reason() {
+        let error = |text: &str| text.parse::<Graph>().unwrap_err().to_string();
+        assert_eq!(
+            error("a = input : f32[2]\nb = mul a c"),
+            "line 2: c is not defined before: `b = mul a c`"
+        );
+        assert_eq!(error("a = input"), "line 1: input needs `: dtype[shape]`: `a = input`");
+        assert!(error("a = input : f32[2]; b = input : f32[3]; c = add a b").contains("shapes [2] and [3]"));
+        assert!(error("a = nothing").contains("no op nothing"));
+        assert!(error("hello").contains("neither a node"));
+    }
+}

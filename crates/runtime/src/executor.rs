@@ -1,0 +1,309 @@
+//! Replays a plan: binds operands, parameters and results to the plan's memory and runs the steps.
+#![allow(unsafe_code, reason = "values of a plan are cut from one arena; see the proof at `Executor`")]
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use smallvec::SmallVec;
+use thalweg_core::{Buffer, DType, Layout, Shape, Span, SpanMut, View, ViewMut};
+use thalweg_kernels::threads::parallel;
+use thalweg_tensor::param::{ParamRead, ParamWrite};
+use thalweg_tensor::{Meta, Param, Tensor};
+
+use crate::error::RunError;
+use crate::plan::{Action, Home, Plan, Ref, Step};
+use crate::program::Memory;
+
+/// A plan with its memory, ready to run again and again.
+///
+/// Why its views are sound. Storages are alive from the step that writes them to the last that reads
+/// them, and the planner gives overlapping memory only to storages that are never alive at once
+/// (tested in `arena`), or to a result that takes over an operand, where the step is told so: a tile
+/// program reads such an operand into registers first, `Action::Overwrite` reads it through the one
+/// mutable view. Steps of one batch touch none of each other's memory (`concurrent`). So during a step its results overlap nothing else that is read. Operands, captured
+/// tensors and literals are held while a run lasts; parameters are locked, those that are written for
+/// this executor alone; result tensors are used only while nobody else holds them.
+pub struct Executor {
+    plan: Plan,
+    params: Vec<Param>,
+    /// The order in which parameters are locked: the same in every executor, so that two of them
+    /// never wait for each other.
+    lock_order: Vec<usize>,
+    captured: Vec<Tensor>,
+    /// Held to keep the arena alive; steps reach it through `memory`.
+    _arena: Buffer,
+    /// The address of each storage.
+    memory: Vec<Memory>,
+    /// Storages whose address changes from run to run.
+    bound: Vec<(usize, Home)>,
+    outputs: Vec<Tensor>,
+    operands: Vec<Tensor>,
+    read: Vec<ParamRead>,
+    write: Vec<ParamWrite>,
+}
+
+impl Executor {
+    /// Memory for a plan, bound to these parameters and captured tensors.
+    pub fn new(plan: Plan, params: Vec<Param>, captured: Vec<Tensor>) -> Self {
+        // How the tensors came about is not needed to read them.
+        let captured: Vec<Tensor> = captured.iter().map(Tensor::stop_gradient).collect();
+        let mut arena = Buffer::scratch(DType::U8, plan.arena_bytes.max(1));
+        let base = arena.as_mut_slice::<u8>().as_mut_ptr();
+        let mut memory = Vec::new();
+        let mut bound = Vec::new();
+        for (i, storage) in plan.storages.iter().enumerate() {
+            memory.push(Memory(match storage.home {
+                // SAFETY: the plan places every storage inside `arena_bytes`.
+                Home::Arena(offset) => unsafe { base.add(offset.min(plan.arena_bytes)) },
+                Home::Captured(k) => address(&captured[k].view()),
+                Home::Literal(k) => address(&plan.literals[k].view()),
+                home => {
+                    bound.push((i, home));
+                    std::ptr::null_mut()
+                }
+            }));
+        }
+        let outputs = plan.outputs.iter().map(|(meta, _)| empty(meta)).collect();
+        let mut lock_order: Vec<usize> = (0..params.len()).collect();
+        lock_order.sort_by_key(|&p| params[p].id());
+        Self {
+            lock_order,
+            plan,
+            params,
+            captured,
+            _arena: arena,
+            memory,
+            bound,
+            outputs,
+            operands: Vec::new(),
+            read: Vec::new(),
+            write: Vec::new(),
+        }
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The tensors that the function captured.
+    pub fn captured(&self) -> &[Tensor] {
+        &self.captured
+    }
+
+    /// Runs the plan on these operands. A result's memory is used again by the next run unless
+    /// somebody holds the tensor.
+    pub fn run(&mut self, inputs: &[Tensor]) -> Result<&[Tensor], RunError> {
+        let views: SmallVec<[View<'_>; 16]> = inputs.iter().map(Tensor::view).collect();
+        self.run_on(&views)
+    }
+
+    /// [`Executor::run`] on views.
+    pub fn run_on(&mut self, inputs: &[View<'_>]) -> Result<&[Tensor], RunError> {
+        self.begin(inputs)?;
+        let result = self.plan.batches.iter().try_for_each(|batch| self.batch(batch));
+        self.end();
+        result.map(|()| &self.outputs[..])
+    }
+
+    /// Checks and binds everything; steps may run until [`Executor::end`].
+    pub(crate) fn begin(&mut self, inputs: &[View<'_>]) -> Result<(), RunError> {
+        self.check(inputs)?;
+        self.bind(inputs);
+        Ok(())
+    }
+
+    /// Lets go of what a run held.
+    pub(crate) fn end(&mut self) {
+        self.read.clear();
+        self.write.clear();
+        self.operands.clear();
+        for i in 0..self.outputs.len() {
+            let same = self.plan.outputs[i].1;
+            if same != i {
+                self.outputs[i] = self.outputs[same].clone();
+            }
+        }
+    }
+
+    /// The parameters.
+    pub(crate) fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// A copy of what step `i` wrote, result by result. Only between the step and the next.
+    pub(crate) fn written_by(&self, i: usize) -> Vec<Tensor> {
+        let step = &self.plan.steps[i];
+        let copy = |(storage, shape): &(usize, Shape)| {
+            let layout = Layout::contiguous(shape.clone());
+            dense_copy(&View::over(self.span(*storage), &layout))
+        };
+        step.outputs.iter().map(copy).collect()
+    }
+
+    fn check(&self, inputs: &[View<'_>]) -> Result<(), RunError> {
+        if inputs.len() != self.plan.inputs.len() {
+            return Err(RunError::Arity { want: self.plan.inputs.len(), got: inputs.len() });
+        }
+        for (position, (input, want)) in inputs.iter().zip(&self.plan.inputs).enumerate() {
+            if input.dtype() != want.dtype || *input.shape() != want.shape {
+                let got = Box::new(Meta::new(input.dtype(), input.shape()));
+                return Err(RunError::Operand { position, want: Box::new(want.clone()), got });
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the addresses of what comes from outside, and holds it.
+    fn bind(&mut self, inputs: &[View<'_>]) {
+        for (i, (meta, same)) in self.plan.outputs.iter().enumerate() {
+            if *same == i && self.outputs[i].own_memory().is_none() {
+                self.outputs[i] = empty(meta);
+            }
+        }
+        for &p in &self.lock_order {
+            let dense = |g: &ParamRead| g.view().layout().is_contiguous();
+            let held = (!self.plan.written[p]).then(|| self.params[p].hold()).filter(dense);
+            let at = match held {
+                Some(guard) => {
+                    let at = dense_address(&guard.view());
+                    self.read.push(guard);
+                    at
+                }
+                None => {
+                    let mut guard = self.params[p].hold_mut();
+                    let at = guard.span_mut().address();
+                    self.write.push(guard);
+                    at
+                }
+            };
+            for (storage, _) in self.bound.iter().filter(|(_, home)| *home == Home::Param(p)) {
+                self.memory[*storage] = Memory(at);
+            }
+        }
+        for &(storage, home) in &self.bound {
+            match home {
+                Home::Input(i) if inputs[i].layout().is_contiguous() => {
+                    self.memory[storage] = Memory(dense_address(&inputs[i]));
+                }
+                Home::Input(i) => {
+                    // A view that is not dense is copied, and the copy held until the run ends.
+                    self.operands.push(dense_copy(&inputs[i]));
+                    let copy = self.operands.last().expect("just pushed");
+                    self.memory[storage] = Memory(address(&copy.view()));
+                }
+                Home::Output(i) => {
+                    let memory = self.outputs[i].own_memory().expect("made so above");
+                    self.memory[storage] = Memory(memory.address());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn batch(&self, batch: &Range<usize>) -> Result<(), RunError> {
+        if batch.len() == 1 {
+            return self.step(batch.start);
+        }
+        let failed = Mutex::new(None);
+        parallel(batch.len(), &|i| {
+            if let Err(error) = self.step(batch.start + i) {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        });
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    /// Runs one step.
+    pub(crate) fn step(&self, i: usize) -> Result<(), RunError> {
+        let step = &self.plan.steps[i];
+        self.act(step).map_err(|source| {
+            let at = step.nodes.iter().find_map(|&id| self.plan.graph.node(id).at);
+            RunError::Op { source: Box::new(source), at }
+        })
+    }
+
+    fn act(&self, step: &Step) -> Result<(), thalweg_tensor::OpError> {
+        match &step.action {
+            Action::Tiles(program) => {
+                let operands: SmallVec<[Memory; 8]> =
+                    step.inputs.iter().map(|r| self.memory[r.storage]).collect();
+                let results: SmallVec<[Memory; 4]> = step.outputs.iter().map(|o| self.memory[o.0]).collect();
+                // SAFETY: see `Executor`; the planner protected operands that a result takes over.
+                unsafe { program.run(&operands, &results) };
+                Ok(())
+            }
+            Action::Op(op) => {
+                let inputs: SmallVec<[View<'_>; 8]> = step.inputs.iter().map(|r| self.view(r)).collect();
+                let mut y = self.result(step);
+                if op.fast(&inputs, &mut y) { Ok(()) } else { op.eval(&inputs, &mut y) }
+            }
+            Action::Overwrite(op) => {
+                let rest = step.inputs.get(1).map(|r| self.view(r));
+                if op.overwrite(rest, &mut self.result(step)) {
+                    return Ok(());
+                }
+                // Not covered: the operand moves out of the way.
+                let (storage, shape) = &step.outputs[0];
+                let mut copy = Buffer::scratch(self.plan.storages[*storage].dtype, shape.numel());
+                copy_bytes(&self.view(&step.inputs[0]), &mut copy);
+                let layout = Layout::contiguous(shape.clone());
+                let inputs: SmallVec<[View<'_>; 2]> =
+                    std::iter::once(View::new(&copy, &layout)).chain(rest).collect();
+                let mut y = self.result(step);
+                if op.fast(&inputs, &mut y) { Ok(()) } else { op.eval(&inputs, &mut y) }
+            }
+        }
+    }
+
+    fn view<'a>(&'a self, r: &'a Ref) -> View<'a> {
+        View::over(self.span(r.storage), &r.layout)
+    }
+
+    fn span(&self, storage: usize) -> Span<'_> {
+        let at = NonNull::new(self.memory[storage].0).expect("bound before the first step");
+        let storage = &self.plan.storages[storage];
+        // SAFETY: see `Executor`: the storage is alive and, during this step, written by nobody.
+        unsafe { Span::from_raw(at, storage.dtype, storage.len) }
+    }
+
+    fn result<'a>(&'a self, step: &'a Step) -> ViewMut<'a> {
+        let (id, shape) = &step.outputs[0];
+        let storage = &self.plan.storages[*id];
+        let at = NonNull::new(self.memory[*id].0).expect("bound before the first step");
+        if storage.dtype == DType::Bool && !matches!(step.action, Action::Overwrite(_)) {
+            // What lay here before need not be a `bool`.
+            // SAFETY: as below; bytes may hold anything.
+            unsafe { at.as_ptr().write_bytes(0, storage.len) };
+        }
+        // SAFETY: see `Executor`: during this step nobody else reads or writes this storage.
+        ViewMut::over(unsafe { SpanMut::from_raw(at, storage.dtype, storage.len) }, shape)
+    }
+}
+
+fn empty(meta: &thalweg_tensor::Meta) -> Tensor {
+    Tensor::from_buffer(Buffer::zeros(meta.dtype, meta.numel()), &meta.shape)
+}
+
+/// Where the memory under a view begins.
+fn address(view: &View<'_>) -> *mut u8 {
+    view.address().cast_mut()
+}
+
+/// Where the first element of a dense view lies.
+fn dense_address(view: &View<'_>) -> *mut u8 {
+    let bytes = view.layout().offset() * view.dtype().size();
+    view.address().cast_mut().wrapping_add(bytes)
+}
+
+fn dense_copy(x: &View<'_>) -> Tensor {
+    thalweg_core::with_dtype!(x.dtype(), T => Tensor::from_vec(x.iter::<T>().collect::<Vec<T>>(), x.shape()))
+}
+
+fn copy_bytes(from: &View<'_>, to: &mut Buffer) {
+    thalweg_core::with_dtype!(from.dtype(), T => {
+        let from = from.dense::<T>().expect("only dense operands are overwritten");
+        to.as_mut_slice::<T>().copy_from_slice(from);
+    });
+}

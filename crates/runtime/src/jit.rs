@@ -1,0 +1,214 @@
+//! `jit`: an ordinary function, traced once per kind of argument and replayed from a plan.
+
+use std::fmt::Write as _;
+
+use thalweg_graph::{Traced, passes};
+use thalweg_tensor::{Meta, Switch, Tensor, trace};
+
+use crate::debug::{Debugger, Finding};
+use crate::error::RunError;
+use crate::executor::Executor;
+use crate::plan::Plan;
+use crate::profile::Profile;
+use crate::tree::Tree;
+
+/// Compiles a function: it is run once on traced tensors for each kind of argument (structure, dtypes,
+/// shapes) and each state of the [`Switch`]es that it looks at, and replayed from then on. The numbers are the same as without `jit`.
+///
+/// Parameters that the function reads are read anew by each call, those it sets are updated in place.
+/// Tensors that it captures are bound as they are. Code of the function that is no tensor code runs
+/// only while it is traced.
+///
+/// ```
+/// use thalweg_runtime::jit;
+/// use thalweg_tensor::{Param, Tensor};
+///
+/// let w = Param::new("w", Tensor::from([1.0f32, 2.0]));
+/// let mut step = jit(|x: Tensor| {
+///     let loss = (w.get() * &x).square().sum(());
+///     let g = loss.grad(&[&w]).remove(0);
+///     w.set(&w.get() - g * 0.1);
+///     loss
+/// });
+/// assert_eq!(step.call(Tensor::from([1.0f32, 1.0])).unwrap().item::<f32>(), 5.0);
+/// assert_eq!(w.get().to_vec::<f32>(), [0.8, 1.6]);
+/// ```
+pub fn jit<A: Tree, R: Tree, F: FnMut(A) -> R>(f: F) -> Jit<A, R, F> {
+    jit_with(JitOptions::default(), f)
+}
+
+/// [`jit`] with options.
+pub fn jit_with<A: Tree, R: Tree, F: FnMut(A) -> R>(options: JitOptions, f: F) -> Jit<A, R, F> {
+    Jit { f, options, compiled: Vec::new(), last: 0, log: Vec::new(), gathered: Vec::new() }
+}
+
+/// How a function is compiled.
+#[derive(Debug, Clone, Default)]
+pub struct JitOptions {
+    /// Names of passes that are not run.
+    pub without: Vec<String>,
+}
+
+impl JitOptions {
+    /// Without any pass.
+    pub fn plain() -> Self {
+        Self { without: passes::PASSES.iter().map(|(name, _)| (*name).to_owned()).collect() }
+    }
+
+    /// Without one more pass.
+    pub fn without(mut self, pass: &str) -> Self {
+        self.without.push(pass.to_owned());
+        self
+    }
+}
+
+/// A compiled function; see [`jit`].
+pub struct Jit<A, R, F> {
+    f: F,
+    options: JitOptions,
+    compiled: Vec<Compiled<A, R>>,
+    last: usize,
+    log: Vec<String>,
+    /// The tensors of the arguments; kept to be filled again.
+    gathered: Vec<Tensor>,
+}
+
+struct Compiled<A, R> {
+    /// The arguments it was compiled for, with placeholders for tensors.
+    args: A,
+    /// The results, with placeholders for tensors.
+    results: R,
+    /// How the switches stood that the function looked at.
+    switches: Vec<(Switch, bool)>,
+    executor: Executor,
+}
+
+impl<A: Tree, R> Compiled<A, R> {
+    /// Whether the function would do the same with these arguments now.
+    fn fits(&self, args: &A) -> bool {
+        self.args.fits(args) && self.switches.iter().all(|(switch, on)| switch.is_on() == *on)
+    }
+}
+
+impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
+    /// Calls the function. Inside another traced function its body is traced with that one.
+    #[track_caller]
+    pub fn call(&mut self, args: A) -> Result<R, RunError> {
+        if trace::is_recording() {
+            return Ok((self.f)(args));
+        }
+        self.prepare(args);
+        let compiled = &mut self.compiled[self.last];
+        let outputs = compiled.executor.run(&self.gathered);
+        self.gathered.clear();
+        let mut outputs = outputs?.iter();
+        Ok(compiled.results.map(&mut |_| outputs.next().expect("one output per result").clone()))
+    }
+
+    /// Finds or makes the plan for these arguments and gathers their tensors.
+    #[track_caller]
+    fn prepare(&mut self, args: A) {
+        let known = match self.compiled.get(self.last) {
+            Some(c) if c.fits(&args) => Some(self.last),
+            _ => self.compiled.iter().position(|c| c.fits(&args)),
+        };
+        self.last = match known {
+            Some(known) => known,
+            None => self.compile(&args),
+        };
+        args.visit(&mut |t| self.gathered.push(t.clone()));
+    }
+
+    /// A run of the function that goes step by step; parameters are as before when it ends.
+    #[track_caller]
+    pub fn debug(&mut self, args: A) -> Result<Debugger<'_>, RunError> {
+        self.prepare(args);
+        let inputs = std::mem::take(&mut self.gathered);
+        Debugger::new(&mut self.compiled[self.last].executor, inputs)
+    }
+
+    /// The first step whose values differ from eager execution by more than `rtol` of their largest
+    /// magnitude. Parameters are not changed.
+    #[track_caller]
+    pub fn verify(&mut self, args: A, rtol: f64) -> Result<Option<Finding>, RunError> {
+        self.debug(args)?.verify(rtol)
+    }
+
+    /// Times every step over some runs. The function really runs: parameters change.
+    #[track_caller]
+    pub fn profile(&mut self, args: A, n_runs: usize) -> Result<Profile, RunError> {
+        self.prepare(args);
+        let inputs = std::mem::take(&mut self.gathered);
+        Profile::measure(&mut self.compiled[self.last].executor, &inputs, n_runs)
+    }
+
+    /// The plan of the last call.
+    ///
+    /// # Panics
+    /// When nothing was called yet.
+    pub fn plan(&self) -> &Plan {
+        self.compiled.get(self.last).expect("a plan is made by the first call").executor.plan()
+    }
+
+    /// How often, and why, the function was compiled.
+    pub fn explain(&self) -> String {
+        let mut text = format!("compiled {} times", self.log.len());
+        self.log.iter().enumerate().for_each(|(i, why)| {
+            let _ = write!(text, "\n{:>3}. {why}", i + 1);
+        });
+        text
+    }
+
+    #[track_caller]
+    fn compile(&mut self, args: &A) -> usize {
+        let metas = tensors(args);
+        self.log.push(match self.compiled.last() {
+            None => format!("first call: {}", list(&metas)),
+            Some(before) if before.args.fits(args) => "a layer's mode, or what is frozen, changed".to_owned(),
+            Some(before) => difference(&tensors(&before.args), &metas),
+        });
+        let mut results = None;
+        let traced = Traced::record(&metas, |inputs| {
+            let mut inputs = inputs.iter();
+            let args = args.map(&mut |_| inputs.next().expect("one input per tensor").clone());
+            let out = (self.f)(args);
+            let mut outputs = Vec::new();
+            out.visit(&mut |t| outputs.push(t.clone()));
+            results = Some(out.map(&mut placeholder));
+            outputs
+        });
+        let graph = passes::optimise(&traced.graph, |name| !self.options.without.iter().any(|n| n == name));
+        let plan = Plan::new(&graph, &traced.captured);
+        let executor = Executor::new(plan, traced.params, traced.captured);
+        let results = results.expect("the function was traced");
+        let (args, switches) = (args.map(&mut placeholder), traced.switches);
+        self.compiled.push(Compiled { args, results, switches, executor });
+        self.compiled.len() - 1
+    }
+}
+
+/// A tensor of the same kind that holds next to nothing.
+fn placeholder(t: &Tensor) -> Tensor {
+    Tensor::scalar(0).to_dtype(t.dtype()).broadcast_to(t.shape())
+}
+
+/// Dtypes and shapes of all tensors.
+fn tensors<A: Tree>(args: &A) -> Vec<Meta> {
+    let mut metas = Vec::new();
+    args.visit(&mut |t| metas.push(t.meta().clone()));
+    metas
+}
+
+fn list(metas: &[Meta]) -> String {
+    format!("({})", metas.iter().map(Meta::to_string).collect::<Vec<_>>().join(", "))
+}
+
+fn difference(before: &[Meta], now: &[Meta]) -> String {
+    if before.len() != now.len() {
+        return format!("{} tensors where there were {}", now.len(), before.len());
+    }
+    match before.iter().zip(now).position(|(a, b)| a != b) {
+        Some(i) => format!("tensor {i} is {}, it was {}", now[i], before[i]),
+        None => "a number or name in the arguments changed".to_owned(),
+    }
+}

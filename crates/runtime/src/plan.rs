@@ -1,0 +1,671 @@
+//! A plan: a graph as a flat list of steps, with a place in memory for every value.
+//!
+//! Views cost no step. A group runs as one tile program. What nobody outside a group reads is never
+//! stored. A result is written where it will be handed out, the new value of a parameter over the old
+//! one where nothing reads the old one later; everything else lies in one arena.
+
+use std::collections::{BinaryHeap, HashMap};
+use std::fmt;
+use std::ops::Range;
+use std::panic::Location;
+
+use smallvec::{SmallVec, smallvec};
+use thalweg_core::{DType, Layout, Shape};
+use thalweg_graph::{Graph, Kind, NodeId};
+use thalweg_tensor::ops::{Cost, Op, Reshape};
+use thalweg_tensor::{Meta, Tensor};
+
+use crate::arena::{self, Lifetime};
+use crate::concurrent;
+use crate::program::{Access, Program};
+
+/// Where a value's memory comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    Input(usize),
+    Param(usize),
+    Captured(usize),
+    Literal(usize),
+    Output(usize),
+    /// Bytes from the beginning of the arena.
+    Arena(usize),
+}
+
+/// Memory for the elements of one value.
+#[derive(Debug, Clone)]
+pub(crate) struct Storage {
+    pub home: Home,
+    pub dtype: DType,
+    pub len: usize,
+}
+
+/// A value: some memory through a layout.
+#[derive(Debug, Clone)]
+pub(crate) struct Ref {
+    pub storage: usize,
+    pub layout: Layout,
+}
+
+/// What a step does.
+#[derive(Clone)]
+pub(crate) enum Action {
+    /// One op, by its fast kernel or its reference.
+    Op(Op),
+    /// One op over the memory of its first operand.
+    Overwrite(Op),
+    /// A fused group.
+    Tiles(Program),
+}
+
+/// One kernel launch.
+#[derive(Clone)]
+pub(crate) struct Step {
+    pub action: Action,
+    pub inputs: SmallVec<[Ref; 4]>,
+    pub outputs: SmallVec<[(usize, Shape); 1]>,
+    /// The nodes it computes.
+    pub nodes: SmallVec<[NodeId; 2]>,
+}
+
+/// What a step is, for people.
+#[derive(Debug, Clone)]
+pub struct StepInfo {
+    /// The ops it runs, in order.
+    pub ops: Vec<&'static str>,
+    /// Work and traffic: for a group, what enters and leaves it.
+    pub cost: Cost,
+    /// What it writes.
+    pub results: Vec<Meta>,
+    /// The user's lines of everything in it.
+    pub lines: Vec<&'static Location<'static>>,
+}
+
+/// See the module.
+#[derive(Clone)]
+pub struct Plan {
+    pub(crate) graph: Graph,
+    pub(crate) storages: Vec<Storage>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) literals: Vec<Tensor>,
+    pub(crate) arena_bytes: usize,
+    /// What intermediate values would take if each had memory of its own.
+    pub(crate) unplanned_bytes: usize,
+    pub(crate) inputs: Vec<Meta>,
+    /// Dtype and shape of each result, and whether a step writes it: a result that repeats another
+    /// output is handed out as the same tensor.
+    pub(crate) outputs: Vec<(Meta, usize)>,
+    pub(crate) written: Vec<bool>,
+    /// Runs of steps that do not touch each other's memory and run at the same time; all others are
+    /// runs of one.
+    pub(crate) batches: Vec<Range<usize>>,
+}
+
+impl Plan {
+    /// Plans a graph. `captured` are the tensors that it was traced with.
+    pub fn new(graph: &Graph, captured: &[Tensor]) -> Plan {
+        let mut planner = Planner::new(graph, captured);
+        for unit in units(graph) {
+            planner.unit(&unit);
+        }
+        let mut plan = planner.finish();
+        plan.batches = concurrent::batches(&mut plan);
+        plan
+    }
+
+    /// How many steps a run takes.
+    pub fn n_steps(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Bytes of the arena.
+    pub fn arena_bytes(&self) -> usize {
+        self.arena_bytes
+    }
+
+    /// Bytes that all intermediate values of the graph would take, each in memory of its own.
+    pub fn unplanned_bytes(&self) -> usize {
+        self.unplanned_bytes
+    }
+
+    /// The graph that was planned.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Each step, for people.
+    pub fn steps(&self) -> impl ExactSizeIterator<Item = StepInfo> + '_ {
+        self.steps.iter().map(|step| self.info(step))
+    }
+
+    /// One step, for people.
+    pub fn step_info(&self, i: usize) -> StepInfo {
+        self.info(&self.steps[i])
+    }
+
+    fn info(&self, step: &Step) -> StepInfo {
+        let mut lines: Vec<_> = step.nodes.iter().filter_map(|&id| self.graph.node(id).at).collect();
+        lines.dedup();
+        let ops = match step.nodes.is_empty() {
+            true => vec!["copy"],
+            false => step.nodes.iter().filter_map(|&id| self.graph.op(id)).map(Op::name).collect(),
+        };
+        let meta = |(storage, shape): &(usize, Shape)| Meta::new(self.storages[*storage].dtype, shape);
+        let results: Vec<Meta> = step.outputs.iter().map(meta).collect();
+        StepInfo { ops, cost: self.cost(step), results, lines }
+    }
+
+    /// The node behind each result of a step; empty for a copy.
+    pub(crate) fn result_nodes(&self, i: usize) -> Vec<NodeId> {
+        match &self.steps[i].action {
+            Action::Tiles(program) => program.results.iter().map(|r| r.node).collect(),
+            _ => self.steps[i].nodes.to_vec(),
+        }
+    }
+
+    /// How many steps run at the same time as another.
+    pub fn n_concurrent(&self) -> usize {
+        self.batches.iter().filter(|b| b.len() > 1).map(|b| b.len()).sum()
+    }
+
+    pub(crate) fn cost(&self, step: &Step) -> Cost {
+        let flops = step.nodes.iter().map(|&id| self.graph.cost(id).flops).sum();
+        let read = step.inputs.iter().map(|r| {
+            let len = self.storages[r.storage].len.min(r.layout.numel());
+            len * self.storages[r.storage].dtype.size()
+        });
+        let written = step.outputs.iter().map(|(s, shape)| shape.numel() * self.storages[*s].dtype.size());
+        Cost { flops, bytes: (read.sum::<usize>() + written.sum::<usize>()) as u64 }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} steps, arena {} ({} unplanned)",
+            self.n_steps(),
+            bytes(self.arena_bytes),
+            bytes(self.unplanned_bytes)
+        )?;
+        self.steps().enumerate().try_for_each(|(i, step)| writeln!(f, "{i:>4}  {step}"))
+    }
+}
+
+impl fmt::Display for StepInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let results = self.results.iter().map(Meta::to_string).collect::<Vec<_>>().join(", ");
+        let Cost { flops, bytes: moved } = self.cost;
+        write!(f, "{:<40} {results}  {} flop, {}", self.name(), count(flops), bytes(moved as usize))?;
+        let lines = self.source_lines();
+        write!(f, "{}{}", if lines.is_empty() { "" } else { "  " }, lines.join(" "))
+    }
+}
+
+impl StepInfo {
+    /// The ops in short: `exp mul×3 add`.
+    pub fn name(&self) -> String {
+        shorten(&self.ops)
+    }
+
+    /// The user's lines as `file:line`, each once.
+    pub fn source_lines(&self) -> Vec<String> {
+        dedup(self.lines.iter().map(|at| format!("{}:{}", file(at), at.line())).collect())
+    }
+}
+
+fn dedup(mut lines: Vec<String>) -> Vec<String> {
+    let mut seen = std::collections::HashSet::new();
+    lines.retain(|l| seen.insert(l.clone()));
+    lines
+}
+
+fn file(at: &Location<'static>) -> &'static str {
+    at.file().rsplit('/').next().unwrap_or_default()
+}
+
+/// `exp mul×3 add`, cut where it becomes long.
+fn shorten(ops: &[&'static str]) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut i = 0;
+    while i < ops.len() {
+        let n = ops[i..].iter().take_while(|op| **op == ops[i]).count();
+        words.push(if n > 1 { format!("{}×{n}", ops[i]) } else { ops[i].to_owned() });
+        i += n;
+    }
+    if words.len() > 8 {
+        let rest = words.len() - 7;
+        words.truncate(7);
+        words.push(format!("… {rest} more"));
+    }
+    words.join(" ")
+}
+
+fn bytes(n: usize) -> String {
+    match n {
+        0..1024 => format!("{n} B"),
+        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
+        _ => format!("{:.1} MiB", n as f64 / 1_048_576.0),
+    }
+}
+
+fn count(n: u64) -> String {
+    match n {
+        0..1000 => n.to_string(),
+        1000..1_000_000 => format!("{:.1} k", n as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} M", n as f64 / 1e6),
+        _ => format!("{:.2} G", n as f64 / 1e9),
+    }
+}
+
+/// What runs as one, in an order in which everything is there when it is read: as recorded, but for
+/// groups, which run when their last operand is ready.
+fn units(graph: &Graph) -> Vec<Vec<NodeId>> {
+    let mut groups: HashMap<u32, usize> = HashMap::new();
+    let mut units: Vec<Vec<NodeId>> = Vec::new();
+    let mut unit_of = Vec::with_capacity(graph.nodes().len());
+    for id in graph.ids() {
+        let unit = match graph.node(id).group {
+            0 => units.len(),
+            group => *groups.entry(group).or_insert(units.len()),
+        };
+        if unit == units.len() {
+            units.push(Vec::new());
+        }
+        units[unit].push(id);
+        unit_of.push(unit);
+    }
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); units.len()];
+    let mut missing = vec![0usize; units.len()];
+    for id in graph.ids() {
+        let own = unit_of[id.index()];
+        for input in &graph.node(id).inputs {
+            let unit = unit_of[input.index()];
+            if unit != own {
+                readers[unit].push(own);
+                missing[own] += 1;
+            }
+        }
+    }
+    // By the place of the last member: the first that is ready in the order of the program.
+    let key = |u: usize| std::cmp::Reverse((units[u].last().map_or(0, |id| id.0), u));
+    let mut ready: BinaryHeap<_> = (0..units.len()).filter(|&u| missing[u] == 0).map(key).collect();
+    let mut order = Vec::with_capacity(units.len());
+    while let Some(std::cmp::Reverse((_, unit))) = ready.pop() {
+        order.push(unit);
+        for &reader in &readers[unit] {
+            missing[reader] -= 1;
+            if missing[reader] == 0 {
+                ready.push(key(reader));
+            }
+        }
+    }
+    assert_eq!(order.len(), units.len(), "groups are joined only where no cycle arises");
+    order.into_iter().map(|u| std::mem::take(&mut units[u])).collect()
+}
+
+struct Planner<'a> {
+    graph: &'a Graph,
+    captured: &'a [Tensor],
+    values: Vec<Option<Ref>>,
+    storages: Vec<Storage>,
+    steps: Vec<Step>,
+    literals: Vec<Tensor>,
+    /// For each storage, the step that writes it.
+    born: Vec<Option<usize>>,
+    inputs: Vec<Option<Meta>>,
+    n_uses: Vec<u32>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(graph: &'a Graph, captured: &'a [Tensor]) -> Self {
+        Self {
+            graph,
+            captured,
+            values: vec![None; graph.nodes().len()],
+            storages: Vec::new(),
+            steps: Vec::new(),
+            literals: Vec::new(),
+            born: Vec::new(),
+            inputs: vec![None; graph.inputs.len()],
+            n_uses: graph.n_uses(),
+        }
+    }
+
+    fn value(&self, id: NodeId) -> &Ref {
+        self.values[id.index()].as_ref().expect("units come in topological order")
+    }
+
+    fn storage(&mut self, home: Home, meta: &Meta, born: Option<usize>) -> usize {
+        self.storages.push(Storage { home, dtype: meta.dtype, len: meta.numel() });
+        self.born.push(born);
+        self.storages.len() - 1
+    }
+
+    fn unit(&mut self, members: &[NodeId]) {
+        match members {
+            [id] => self.single(*id),
+            _ => self.group(members),
+        }
+    }
+
+    fn single(&mut self, id: NodeId) {
+        let graph = self.graph;
+        let node = graph.node(id);
+        let value = match &node.kind {
+            Kind::Input(i) => {
+                self.inputs[*i] = Some(node.meta.clone());
+                self.leaf(Home::Input(*i), &node.meta)
+            }
+            Kind::Param(i) => self.leaf(Home::Param(*i), &node.meta),
+            Kind::Captured(i) => self.ready(Home::Captured(*i), &self.captured[*i].clone()),
+            Kind::Literal(literal) => {
+                self.literals.push(literal.tensor().clone());
+                self.ready(Home::Literal(self.literals.len() - 1), literal.tensor())
+            }
+            Kind::Op(op) => self.op(id, op),
+        };
+        self.values[id.index()] = Some(value);
+    }
+
+    fn leaf(&mut self, home: Home, meta: &Meta) -> Ref {
+        let storage = self.storage(home, meta, None);
+        Ref { storage, layout: Layout::contiguous(meta.shape.clone()) }
+    }
+
+    /// A tensor that exists already, laid out as it is.
+    fn ready(&mut self, home: Home, t: &Tensor) -> Ref {
+        let storage = self.storage(home, t.meta(), None);
+        self.storages[storage].len = t.layout().end().max(1);
+        Ref { storage, layout: t.layout().clone() }
+    }
+
+    fn op(&mut self, id: NodeId, op: &Op) -> Ref {
+        let node = self.graph.node(id);
+        if let [x] = node.inputs[..] {
+            let x = self.value(x);
+            if let Some(layout) = op.view(&x.layout, &node.meta.shape) {
+                return Ref { storage: x.storage, layout };
+            }
+        }
+        let inputs: SmallVec<[Ref; 4]> = node.inputs.iter().map(|&i| self.value(i).clone()).collect();
+        let storage = self.storage(Home::Arena(0), &node.meta, Some(self.steps.len()));
+        let outputs = smallvec![(storage, node.meta.shape.clone())];
+        self.steps.push(Step { action: Action::Op(op.clone()), inputs, outputs, nodes: smallvec![id] });
+        Ref { storage, layout: Layout::contiguous(node.meta.shape.clone()) }
+    }
+
+    fn group(&mut self, members: &[NodeId]) {
+        let graph = self.graph;
+        let inside = |id: NodeId| {
+            members
+                .iter()
+                .map(|&m| graph.node(m).inputs.iter().filter(|&&i| i == id).count() as u32)
+                .sum::<u32>()
+        };
+        let needed = |id: NodeId| self.n_uses[id.index()] > inside(id);
+        let layout = |id: NodeId| self.value(id).layout.clone();
+        let program = Program::new(graph, members, &layout, &needed);
+        let inputs = program.operands.iter().map(|o| self.value(o.node).clone()).collect();
+        let mut outputs = SmallVec::new();
+        for node in program.results.iter().map(|r| r.node).collect::<Vec<_>>() {
+            let meta = &graph.node(node).meta;
+            let storage = self.storage(Home::Arena(0), meta, Some(self.steps.len()));
+            outputs.push((storage, meta.shape.clone()));
+            self.values[node.index()] = Some(Ref { storage, layout: Layout::contiguous(meta.shape.clone()) });
+        }
+        self.steps.push(Step { action: Action::Tiles(program), inputs, outputs, nodes: members.into() });
+    }
+
+    /// A step that copies a value.
+    fn copy(&mut self, from: &Ref, home: Home) -> usize {
+        let meta = Meta::new(self.storages[from.storage].dtype, from.layout.shape());
+        let to = self.storage(home, &meta, Some(self.steps.len()));
+        let action = Action::Op(Reshape { shape: meta.shape.clone() }.into());
+        let outputs = smallvec![(to, meta.shape.clone())];
+        self.steps.push(Step { action, inputs: smallvec![from.clone()], outputs, nodes: smallvec![] });
+        to
+    }
+
+    fn finish(mut self) -> Plan {
+        let unplanned_bytes = self.unplanned();
+        let to_copy = self.write_in_place();
+        // Results are copied out before parameters are: they may be the old values.
+        let outputs = self.hand_out();
+        self.copy_to_params(to_copy);
+        self.reuse_operands();
+        let arena_bytes = self.place();
+        self.protect_operands();
+        let written = (0..self.graph.params.len()).map(|p| self.graph.writes.iter().any(|&(w, _)| w == p));
+        let written = written.collect();
+        let inputs = self.inputs.into_iter().map(|m| m.expect("passes keep operands")).collect();
+        Plan {
+            graph: self.graph.clone(),
+            storages: self.storages,
+            steps: self.steps,
+            literals: self.literals,
+            arena_bytes,
+            unplanned_bytes,
+            inputs,
+            outputs,
+            written,
+            batches: Vec::new(),
+        }
+    }
+
+    fn unplanned(&self) -> usize {
+        let is_view = |id: NodeId| {
+            self.values[id.index()].as_ref().is_some_and(|v| match self.born[v.storage] {
+                None => true,
+                Some(step) => !self.steps[step].nodes.contains(&id),
+            })
+        };
+        let op = |id: &NodeId| matches!(self.graph.node(*id).kind, Kind::Op(_)) && !is_view(*id);
+        self.graph.ids().filter(op).map(|id| self.graph.node(id).meta.bytes()).sum()
+    }
+
+    /// The last step that reads each storage.
+    fn last_reads(&self) -> Vec<Option<usize>> {
+        let mut last = vec![None; self.storages.len()];
+        for (i, step) in self.steps.iter().enumerate() {
+            step.inputs.iter().for_each(|r| last[r.storage] = Some(i));
+        }
+        last
+    }
+
+    /// Gives new values of parameters their place over the old one, where nothing reads that later.
+    /// Returns the rest.
+    fn write_in_place(&mut self) -> Vec<(usize, Ref)> {
+        let writes = self.graph.writes.clone();
+        let old: HashMap<usize, usize> = (0..self.storages.len())
+            .filter_map(|s| if let Home::Param(p) = self.storages[s].home { Some((p, s)) } else { None })
+            .collect();
+        let roots: Vec<Ref> = self.graph.roots().map(|id| self.value(id).clone()).collect();
+        let mut copies = Vec::new();
+        for (param, id) in writes {
+            let value = self.value(id).clone();
+            let read_at_end = |s: usize| roots.iter().any(|r| r.storage == s);
+            let in_place = match self.born[value.storage] {
+                Some(born)
+                    if self.storages[value.storage].home == Home::Arena(0)
+                        && whole(&value, &self.storages) =>
+                {
+                    old.get(&param)
+                        .is_none_or(|&old| !read_at_end(old) && self.may_overwrite(old, value.storage, born))
+                }
+                _ => false,
+            };
+            match in_place {
+                true => self.storages[value.storage].home = Home::Param(param),
+                false => copies.push((param, value)),
+            }
+        }
+        copies
+    }
+
+    fn copy_to_params(&mut self, copies: Vec<(usize, Ref)>) {
+        // What is copied from a parameter's memory is saved first: that parameter may be written too.
+        let mut saved = Vec::new();
+        for (param, value) in copies {
+            let from_param = matches!(self.storages[value.storage].home, Home::Param(_));
+            let value = match from_param {
+                true => {
+                    let storage = self.copy(&value, Home::Arena(0));
+                    Ref { storage, layout: Layout::contiguous(value.layout.shape().clone()) }
+                }
+                false => value,
+            };
+            saved.push((param, value));
+        }
+        for (param, value) in saved {
+            self.copy(&value, Home::Param(param));
+        }
+    }
+
+    /// Whether the step that writes `new` may write it into the memory of `old`: no later step reads
+    /// the old value, and the step itself reads it only element by element.
+    fn may_overwrite(&self, old: usize, new: usize, born: usize) -> bool {
+        let reads = |step: &Step| step.inputs.iter().any(|r| r.storage == old);
+        if self.steps[born + 1..].iter().any(reads) {
+            return false;
+        }
+        let same_size = self.storages[old].len == self.storages[new].len
+            && self.storages[old].dtype.size() == self.storages[new].dtype.size();
+        let step = &self.steps[born];
+        same_size
+            && match &step.action {
+                _ if !reads(step) => true,
+                Action::Tiles(program) => step
+                    .inputs
+                    .iter()
+                    .zip(&program.operands)
+                    .filter(|(r, _)| r.storage == old)
+                    .all(|(_, o)| matches!(o.access, Access::Dense { offset: 0 })),
+                _ => false,
+            }
+    }
+
+    /// Gives results their place: in memory that is handed out.
+    fn hand_out(&mut self) -> Vec<(Meta, usize)> {
+        let mut outputs: Vec<(Meta, usize)> = Vec::new();
+        for (i, (_, id)) in self.graph.outputs.iter().enumerate() {
+            let (value, meta) = (self.value(*id).clone(), self.graph.node(*id).meta.clone());
+            let same = self.graph.outputs[..i].iter().position(|(_, earlier)| earlier == id);
+            if let Some(same) = same {
+                outputs.push((meta, same));
+                continue;
+            }
+            let in_place = self.born[value.storage].is_some()
+                && self.storages[value.storage].home == Home::Arena(0)
+                && whole(&value, &self.storages);
+            match in_place {
+                true => self.storages[value.storage].home = Home::Output(i),
+                false => {
+                    self.copy(&value, Home::Output(i));
+                }
+            }
+            outputs.push((meta, i));
+        }
+        outputs
+    }
+
+    /// Lets a step write over an operand that is not read again.
+    fn reuse_operands(&mut self) {
+        let mut last = self.last_reads();
+        let mut same: Vec<usize> = (0..self.storages.len()).collect();
+        for i in 0..self.steps.len() {
+            let step = &self.steps[i];
+            let candidates: SmallVec<[usize; 4]> = match &step.action {
+                Action::Tiles(program) => (0..program.operands.len())
+                    .filter(|&k| matches!(program.operands[k].access, Access::Dense { offset: 0 }))
+                    .collect(),
+                Action::Op(op)
+                    if op.reuses() & 1 != 0 && step.inputs.len() <= 2 && !step.nodes.is_empty() =>
+                {
+                    smallvec![0]
+                }
+                _ => continue,
+            };
+            let in_arena = |s: usize| self.storages[s].home == Home::Arena(0) && self.born[s].is_some();
+            // `from` is the first storage of a chain that has taken over each other's memory.
+            let fits = |from: usize, to: usize| {
+                in_arena(from)
+                    && in_arena(to)
+                    && from != to
+                    && last[from] == Some(i)
+                    && self.storages[from].dtype == self.storages[to].dtype
+                    && self.storages[from].len == self.storages[to].len
+                    && step
+                        .inputs
+                        .iter()
+                        .filter(|r| same[r.storage] == from)
+                        .all(|r| whole(r, &self.storages))
+            };
+            let mut taken: SmallVec<[(usize, usize); 2]> = SmallVec::new();
+            for &(to, _) in &step.outputs {
+                let free = |s: usize| taken.iter().all(|&(from, _)| from != s);
+                let mut firsts = candidates.iter().map(|&k| same[step.inputs[k].storage]);
+                taken.extend(firsts.find(|&s| free(s) && fits(s, to)).map(|from| (from, to)));
+            }
+            if let (Action::Op(op), Some(&(from, _))) = (&step.action, taken.first()) {
+                // Reading the operand twice while it is overwritten is for tile programs only.
+                if step.inputs.iter().filter(|r| same[r.storage] == from).count() > 1 {
+                    continue;
+                }
+                self.steps[i].action = Action::Overwrite(op.clone());
+            }
+            for (from, to) in taken {
+                // From now on both are one storage, which lives as long as the result.
+                last[from] = last[to];
+                same[to] = from;
+            }
+        }
+        for step in &mut self.steps {
+            step.inputs.iter_mut().for_each(|r| r.storage = same[r.storage]);
+            step.outputs.iter_mut().for_each(|o| o.0 = same[o.0]);
+        }
+        self.values.iter_mut().flatten().for_each(|v| v.storage = same[v.storage]);
+    }
+
+    /// Lays the rest out in the arena.
+    fn place(&mut self) -> usize {
+        let last = self.last_reads();
+        let mut used = vec![false; self.storages.len()];
+        self.steps.iter().flat_map(|s| &s.outputs).for_each(|&(s, _)| used[s] = true);
+        let in_arena = |s: &usize| used[*s] && self.storages[*s].home == Home::Arena(0);
+        let ids: Vec<usize> = (0..self.storages.len()).filter(in_arena).collect();
+        let lifetime = |&s: &usize| {
+            let born = self.born[s].expect("steps write what lies in the arena");
+            let bytes = self.storages[s].len * self.storages[s].dtype.size();
+            let last = last[s].unwrap_or(born).max(born);
+            // A small value stays a little longer than it must, or neighbours that could run at the
+            // same time would fight for its place.
+            let slack = if bytes <= concurrent::SMALL { concurrent::HORIZON } else { 0 };
+            Lifetime { bytes, steps: born..=last + slack }
+        };
+        let (offsets, size) = arena::place(&ids.iter().map(lifetime).collect::<Vec<_>>());
+        for (&s, offset) in ids.iter().zip(offsets) {
+            self.storages[s].home = Home::Arena(offset);
+        }
+        size
+    }
+
+    /// Tells tile programs which operands their results overwrite.
+    fn protect_operands(&mut self) {
+        for step in &mut self.steps {
+            let Action::Tiles(program) = &mut step.action else { continue };
+            for (k, operand) in step.inputs.iter().enumerate() {
+                let home = self.storages[operand.storage].home;
+                if step.outputs.iter().any(|&(s, _)| self.storages[s].home == home) {
+                    program.protect(k);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a value is all of its storage, in order.
+fn whole(value: &Ref, storages: &[Storage]) -> bool {
+    value.layout.is_contiguous()
+        && value.layout.offset() == 0
+        && value.layout.numel() == storages[value.storage].len
+}

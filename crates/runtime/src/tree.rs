@@ -1,0 +1,195 @@
+//! Structured arguments and results: tensors inside tuples, lists, maps and structs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+use thalweg_tensor::Tensor;
+
+/// Anything that holds tensors in a fixed structure. What is no tensor (numbers, names) is part of
+/// the structure: a compiled function is compiled again when it changes.
+///
+/// Tuples, `Vec`, arrays, `Option`, `Box` and maps of trees are trees. For a struct of one's own use
+/// [`tree!`](crate::tree).
+pub trait Tree: Sized {
+    /// Calls `f` on every tensor, in a fixed order.
+    fn visit(&self, f: &mut dyn FnMut(&Tensor));
+
+    /// The same structure with every tensor replaced, in the order of [`Tree::visit`].
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Tensor) -> Self;
+
+    /// Whether structure, and dtype and shape of every tensor, are those of `other`.
+    fn fits(&self, other: &Self) -> bool;
+}
+
+impl Tree for Tensor {
+    fn visit(&self, f: &mut dyn FnMut(&Tensor)) {
+        f(self);
+    }
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {
+        f(self)
+    }
+    fn fits(&self, other: &Self) -> bool {
+        self.meta() == other.meta()
+    }
+}
+
+macro_rules! tuples {
+    ($(($($T:ident $i:tt),*))*) => {$(
+        #[allow(unused_variables, clippy::unused_unit, reason = "the empty tuple has nothing to visit")]
+        impl<$($T: Tree),*> Tree for ($($T,)*) {
+            fn visit(&self, f: &mut dyn FnMut(&Tensor)) {
+                $(self.$i.visit(f);)*
+            }
+            fn map(&self, f: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {
+                ($(self.$i.map(f),)*)
+            }
+            fn fits(&self, other: &Self) -> bool {
+                true $(&& self.$i.fits(&other.$i))*
+            }
+        }
+    )*};
+}
+
+tuples! {
+    ()
+    (A 0)
+    (A 0, B 1)
+    (A 0, B 1, C 2)
+    (A 0, B 1, C 2, D 3)
+    (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, F 5)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
+}
+
+impl<T: Tree> Tree for Vec<T> {
+    fn visit(&self, f: &mut dyn FnMut(&Tensor)) {
+        self.iter().for_each(|t| t.visit(f));
+    }
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {
+        self.iter().map(|t| t.map(f)).collect()
+    }
+    fn fits(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().zip(other).all(|(a, b)| a.fits(b))
+    }
+}
+
+impl<T: Tree, const N: usize> Tree for [T; N] {
+    fn visit(&self, f: &mut dyn FnMut(&Tensor)) {
+        self.iter().for_each(|t| t.visit(f));
+    }
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {
+        std::array::from_fn(|i| self[i].map(f))
+    }
+    fn fits(&self, other: &Self) -> bool {
+        self.iter().zip(other).all(|(a, b)| a.fits(b))
+    }
+}
+
+impl<T: Tree> Tree for Option<T> {
+    fn visit(&self, f: &mut dyn FnMut(&Tensor)) {
+        self.iter().for_each(|t| t.visit(f));
+    }
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {
+        self.as_ref().map(|t| t.map(f))
+    }
+    fn fits(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Some(a), Some(b)) => a.fits(b),
+            (a, b) => a.is_none() && b.is_none(),
+        }
+    }
+}
+
+impl<T: Tree> Tree for Box<T> {
+    fn visit(&self, f: &mut dyn FnMut(&Tensor)) {
+        (**self).visit(f);
+    }
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {
+        Box::new((**self).map(f))
+    }
+    fn fits(&self, other: &Self) -> bool {
+        (**self).fits(other)
+    }
+}
+
+impl<K: Ord + Clone, T: Tree> Tree for BTreeMap<K, T> {
+    fn visit(&self, f: &mut dyn FnMut(&Tensor)) {
+        self.values().for_each(|t| t.visit(f));
+    }
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {
+        self.iter().map(|(k, t)| (k.clone(), t.map(f))).collect()
+    }
+    fn fits(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().zip(other).all(|((ka, a), (kb, b))| ka == kb && a.fits(b))
+    }
+}
+
+/// Visited in the order of the keys, since a hash map has none of its own.
+impl<K: Ord + Hash + Clone, T: Tree> Tree for HashMap<K, T> {
+    fn visit(&self, f: &mut dyn FnMut(&Tensor)) {
+        sorted(self).into_iter().for_each(|(_, t)| t.visit(f));
+    }
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {
+        sorted(self).into_iter().map(|(k, t)| (k.clone(), t.map(f))).collect()
+    }
+    fn fits(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().all(|(k, a)| other.get(k).is_some_and(|b| a.fits(b)))
+    }
+}
+
+fn sorted<K: Ord, T>(map: &HashMap<K, T>) -> Vec<(&K, &T)> {
+    let mut entries: Vec<(&K, &T)> = map.iter().collect();
+    entries.sort_by_key(|(k, _)| *k);
+    entries
+}
+
+macro_rules! fixed {
+    ($($t:ty)*) => {$(
+        /// Part of the structure.
+        impl Tree for $t {
+            fn visit(&self, _: &mut dyn FnMut(&Tensor)) {}
+            fn map(&self, _: &mut dyn FnMut(&Tensor) -> Tensor) -> Self {
+                self.clone()
+            }
+            fn fits(&self, other: &Self) -> bool {
+                self == other
+            }
+        }
+    )*};
+}
+
+fixed!(bool u8 u32 u64 usize i32 i64 isize f32 f64 char String &'static str);
+
+/// Makes a struct with named fields a [`Tree`].
+///
+/// ```
+/// use thalweg_runtime::{jit, tree};
+/// use thalweg_tensor::Tensor;
+///
+/// struct Batch {
+///     x: Tensor,
+///     weight: f64,
+/// }
+/// tree!(Batch { x, weight });
+///
+/// let mut scaled = jit(|batch: Batch| &batch.x * batch.weight);
+/// let batch = Batch { x: Tensor::from([1.0f32, 2.0]), weight: 0.5 };
+/// assert_eq!(scaled.call(batch).unwrap().to_vec::<f32>(), [0.5, 1.0]);
+/// ```
+#[macro_export]
+macro_rules! tree {
+    ($Name:ident { $($field:ident),* $(,)? }) => {
+        impl $crate::Tree for $Name {
+            fn visit(&self, f: &mut dyn FnMut(&$crate::Tensor)) {
+                $($crate::Tree::visit(&self.$field, f);)*
+            }
+            fn map(&self, f: &mut dyn FnMut(&$crate::Tensor) -> $crate::Tensor) -> Self {
+                Self { $($field: $crate::Tree::map(&self.$field, f)),* }
+            }
+            fn fits(&self, other: &Self) -> bool {
+                true $(&& $crate::Tree::fits(&self.$field, &other.$field))*
+            }
+        }
+    };
+}

@@ -1,0 +1,227 @@
+//! A compiled function does what the function does.
+
+use thalweg_core::DType;
+use thalweg_runtime::{JitOptions, jit, jit_with};
+use thalweg_tensor::{Param, Rng, Tensor};
+
+fn close(a: &Tensor, b: &Tensor) -> bool {
+    a.meta() == b.meta() && a.to_vec::<f32>().iter().zip(b.to_vec::<f32>()).all(|(a, b)| (a - b).abs() < 1e-5)
+}
+
+/// A two-layer network with momentum, as a function of where its state lives.
+fn train(options: Option<JitOptions>, n_steps: usize) -> (Vec<f32>, Vec<Tensor>) {
+    let mut rng = Rng::seed(3);
+    let (x, y) = (rng.normal([32, 20], 0.0, 1.0), rng.normal([32, 5], 0.0, 1.0));
+    let w1 = Param::new("w1", rng.normal([20, 16], 0.0, 0.3));
+    let b1 = Param::new("b1", Tensor::zeros([16], DType::F32));
+    let w2 = Param::new("w2", rng.normal([16, 5], 0.0, 0.3));
+    let params = [&w1, &b1, &w2];
+    let slots: Vec<Param> =
+        params.iter().map(|p| Param::state(format!("{}.momentum", p.name()), p.get().zeros_like())).collect();
+    let step = |(x, y): (Tensor, Tensor)| {
+        let h = (x.matmul(&w1.get()) + b1.get()).relu();
+        let loss = (h.matmul(&w2.get()) - y).square().mean(());
+        for ((p, slot), g) in params.iter().zip(&slots).zip(loss.grad(&params)) {
+            slot.set(slot.get() * 0.9 + g);
+            p.set(p.get() - slot.get() * 0.05);
+        }
+        loss
+    };
+    let mut losses = Vec::new();
+    match options {
+        None => (0..n_steps).for_each(|_| losses.push(step((x.clone(), y.clone())).item::<f32>())),
+        Some(options) => {
+            let mut step = jit_with(options, step);
+            (0..n_steps).for_each(|_| losses.push(step.call((x.clone(), y.clone())).unwrap().item::<f32>()));
+        }
+    }
+    (losses, params.iter().map(|p| p.get()).collect())
+}
+
+#[test]
+fn a_training_step_gives_the_same_bits_compiled() {
+    let (eager, weights) = train(None, 20);
+    for options in [JitOptions::default(), JitOptions::plain(), JitOptions::default().without("fuse")] {
+        let (compiled, compiled_weights) = train(Some(options.clone()), 20);
+        assert_eq!(eager, compiled, "{options:?}");
+        for (a, b) in weights.iter().zip(&compiled_weights) {
+            assert_eq!(a.to_vec::<f32>(), b.to_vec::<f32>(), "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn tensors_read_before_a_call_keep_their_values() {
+    let w = Param::new("w", Tensor::from([1.0f32, 2.0]));
+    let before = w.get();
+    let mut double = jit(|()| w.set(w.get() * 2.0));
+    double.call(()).unwrap();
+    double.call(()).unwrap();
+    assert_eq!(before.to_vec::<f32>(), [1.0, 2.0]);
+    assert_eq!(w.get().to_vec::<f32>(), [4.0, 8.0]);
+}
+
+#[test]
+fn params_may_swap_their_values() {
+    let (a, b) = (Param::state("a", Tensor::from([1.0f32])), Param::state("b", Tensor::from([2.0f32])));
+    let mut swap = jit(|()| {
+        let (old_a, old_b) = (a.get(), b.get());
+        a.set(old_b);
+        b.set(old_a);
+    });
+    swap.call(()).unwrap();
+    assert_eq!((a.get().item::<f32>(), b.get().item::<f32>()), (2.0, 1.0));
+}
+
+#[test]
+fn a_param_that_is_read_after_its_update_has_both_values() {
+    let w = Param::state("w", Tensor::from([3.0f32, 5.0]));
+    let mut step = jit(|x: Tensor| {
+        let old = w.get();
+        w.set(&old + x);
+        (old.flip(0), w.get() * 10.0, w.get())
+    });
+    let (old, scaled, new) = step.call(Tensor::from([1.0f32, 1.0])).unwrap();
+    assert_eq!(old.to_vec::<f32>(), [5.0, 3.0]);
+    assert_eq!(scaled.to_vec::<f32>(), [40.0, 60.0]);
+    assert_eq!(new.to_vec::<f32>(), [4.0, 6.0]);
+    assert_eq!(w.get().to_vec::<f32>(), [4.0, 6.0]);
+}
+
+#[test]
+fn random_numbers_go_on_as_in_eager_code() {
+    let mut rng = Rng::seed(11);
+    let eager: Vec<Vec<f32>> = (0..3).map(|_| rng.uniform([5], -1.0, 1.0).to_vec()).collect();
+    let mut rng = Rng::seed(11);
+    let mut draw = jit(|()| rng.uniform([5], -1.0, 1.0));
+    let compiled: Vec<Vec<f32>> = (0..3).map(|_| draw.call(()).unwrap().to_vec()).collect();
+    assert_eq!(eager, compiled);
+    drop(draw);
+    assert_eq!(rng.position(), 3);
+}
+
+#[test]
+fn results_may_be_arguments_captured_tensors_or_the_same_value_twice() {
+    let c = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+    let mut f = jit(|x: Tensor| (x.clone(), c.t(), &x + 1.0, &x + 1.0, Tensor::ones([2], DType::F32)));
+    let x = Tensor::from([7.0f32, 8.0]);
+    let (same, t, a, b, ones) = f.call(x.clone()).unwrap();
+    assert_eq!(same.to_vec::<f32>(), [7.0, 8.0]);
+    assert_eq!(t.to_vec::<f32>(), [1.0, 3.0, 2.0, 4.0]);
+    assert_eq!(a.to_vec::<f32>(), [8.0, 9.0]);
+    assert_eq!(b.to_vec::<f32>(), [8.0, 9.0]);
+    assert_eq!(ones.to_vec::<f32>(), [1.0, 1.0]);
+    assert!(!same.shares_memory_with(&x), "a result is nobody else's memory");
+}
+
+#[test]
+fn results_that_are_kept_do_not_change_with_the_next_call() {
+    let mut f = jit(|x: Tensor| x * 2.0);
+    let first = f.call(Tensor::from([1.0f32])).unwrap();
+    let second = f.call(Tensor::from([2.0f32])).unwrap();
+    assert_eq!((first.item::<f32>(), second.item::<f32>()), (2.0, 4.0));
+}
+
+#[test]
+fn each_kind_of_argument_is_compiled_once_and_explained() {
+    let mut f = jit(|(x, n): (Tensor, usize)| (0..n).fold(x, |x, _| &x + &x));
+    let x = Tensor::from([1.0f32]);
+    assert_eq!(f.call((x.clone(), 3)).unwrap().item::<f32>(), 8.0);
+    assert_eq!(f.call((x.clone(), 2)).unwrap().item::<f32>(), 4.0);
+    assert_eq!(f.call((Tensor::ones([2], DType::F32), 2)).unwrap().to_vec::<f32>(), [4.0, 4.0]);
+    assert_eq!(f.call((x, 3)).unwrap().item::<f32>(), 8.0);
+    let text = f.explain();
+    assert!(text.starts_with("compiled 3 times"), "{text}");
+    assert!(text.contains("a number or name in the arguments changed"), "{text}");
+    assert!(text.contains("tensor 0 is f32[2], it was f32[1]"), "{text}");
+}
+
+#[test]
+fn gradients_of_gradients_compile() {
+    let f = |x: &Tensor| (x * x * x).sum(());
+    let curvature = |x: Tensor| thalweg_tensor::grad(|x| thalweg_tensor::grad(f)(x).sum(()))(&x);
+    let x = Tensor::from([1.0f32, -2.0]);
+    assert!(close(&jit(curvature).call(x.clone()).unwrap(), &curvature(x)));
+}
+
+#[test]
+fn views_are_read_through_and_copied_only_where_they_must_be() {
+    let mut f = jit(|x: Tensor| {
+        let y = x.t().reshape([6]) * 2.0;
+        (y.reshape([3, 2]).t(), x.narrow(1, 1, 2).sum(1))
+    });
+    let eager = |x: Tensor| {
+        let y = x.t().reshape([6]) * 2.0;
+        (y.reshape([3, 2]).t(), x.narrow(1, 1, 2).sum(1))
+    };
+    let x = Tensor::from([[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]]);
+    let ((a, b), (c, d)) = (f.call(x.clone()).unwrap(), eager(x));
+    assert!(close(&a, &c) && close(&b, &d));
+}
+
+#[test]
+fn a_failing_op_is_an_error_with_the_users_line() {
+    let table = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
+    let mut pick = jit(|i: Tensor| table.index_select(0, &i));
+    assert!(pick.call(Tensor::from([0i64, 1])).is_ok());
+    let error = pick.call(Tensor::from([0i64, 9])).unwrap_err().to_string();
+    assert!(error.contains("index 9 is out of range") && error.contains("jit.rs"), "{error}");
+    assert_eq!(pick.call(Tensor::from([1i64, 1])).unwrap().to_vec::<f32>(), [3.0, 4.0, 3.0, 4.0]);
+}
+
+#[test]
+fn reading_a_traced_value_names_both_lines() {
+    let result = std::panic::catch_unwind(|| {
+        jit(|x: Tensor| {
+            let s = x.sum(());
+            if s.item::<f32>() > 0.0 { x } else { -x }
+        })
+        .call(Tensor::ones([3], DType::F32))
+    });
+    let panic = result.err().expect("must not compile");
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(text.contains("traced") && text.contains("jit.rs") && text.contains("cond"), "{text}");
+}
+
+#[test]
+fn a_jit_inside_a_jit_is_traced_with_it() {
+    let mut inner = jit(|x: Tensor| x.exp());
+    let mut outer = jit(|x: Tensor| inner.call(x * 2.0).unwrap() + 1.0);
+    assert!(close(&outer.call(Tensor::from([0.5f32])).unwrap(), &Tensor::from([1f32.exp() + 1.0])));
+}
+
+#[test]
+fn the_classic_diamond() {
+    let mut f = jit(|ones: Tensor| {
+        let a = ones * 2.0;
+        let (c, b) = (&a + 2.0, &a + 1.0);
+        b * c
+    });
+    assert_eq!(f.call(Tensor::ones([10], DType::F32)).unwrap().to_vec::<f32>(), [12.0; 10]);
+    assert_eq!(f.plan().n_steps(), 1, "{}", f.plan());
+}
+
+#[test]
+fn independent_branches_run_at_the_same_time() {
+    let mut rng = Rng::seed(2);
+    let weights: Vec<Tensor> = (0..6).map(|_| rng.normal([64, 64], 0.0, 0.1)).collect();
+    let branches = |x: &Tensor| -> Vec<Tensor> { weights.iter().map(|w| x.matmul(w).softmax(-1)).collect() };
+    let x = rng.normal([64, 64], 0.0, 1.0);
+    let mut f = jit(|x: Tensor| branches(&x));
+    let got = f.call(x.clone()).unwrap();
+    assert!(f.plan().n_concurrent() >= 2, "{}", f.plan());
+    for (a, b) in got.iter().zip(branches(&x)) {
+        assert_eq!(a.to_vec::<f32>(), b.to_vec::<f32>());
+    }
+}
+
+#[test]
+fn a_long_program_compiles_in_time_that_grows_with_its_length() {
+    let step = |n: usize| {
+        move |x: Tensor| (0..n).fold(x, |x, i| if i % 3 == 0 { x.cumsum(0) } else { x.sin() * 0.5 })
+    };
+    let mut f = jit(step(3000));
+    let x = Tensor::linspace(0.0, 1.0, 16);
+    let (got, want) = (f.call(x.clone()).unwrap(), step(3000)(x));
+    assert_eq!(got.to_vec::<f32>(), want.to_vec::<f32>());
+}

@@ -1,0 +1,335 @@
+//! Traces: what a function does to tensors that have no values yet, written down in order.
+//!
+//! [`record`] runs a function on traced tensors. [`apply`](crate::apply) notes each op in the trace
+//! that its operands carry; a ready tensor that meets a traced one enters as a captured value, bound
+//! by identity; a [`Param`] that is read or set while a trace runs on this thread enters as state.
+//! Gradient rules are tensor code, so derivatives are recorded like everything else.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::error::OpError;
+use crate::meta::Meta;
+use crate::ops::Op;
+use crate::param::Param;
+use crate::switch::Switch;
+use crate::tensor::Tensor;
+
+/// What a traced value is.
+#[derive(Clone)]
+pub enum Source {
+    /// An operand of the function, by position.
+    Input(usize),
+    /// The value of a parameter when the function begins.
+    Param(Param),
+    /// A tensor that the function found around it: ready, or of a trace that encloses this one.
+    Captured(Tensor),
+    /// The result of an op on values recorded before.
+    Op(Op, SmallVec<[u32; 4]>),
+}
+
+/// One value of a trace.
+#[derive(Clone)]
+pub struct Recorded {
+    /// How it comes about.
+    pub source: Source,
+    /// Dtype and shape.
+    pub meta: Meta,
+    /// The user's line.
+    pub at: &'static Location<'static>,
+    /// Which recomputation it belongs to; 0 is the ordinary program. Equal values of different
+    /// regions are meant to be computed twice.
+    pub region: u32,
+}
+
+/// A parameter that the function read or wrote.
+#[derive(Clone)]
+pub struct ParamUse {
+    /// The parameter.
+    pub param: Param,
+    /// Its value at the beginning.
+    pub read: u32,
+    /// Its value at the end, if it was set.
+    pub write: Option<u32>,
+}
+
+/// A finished trace. Values are numbered in the order in which they were made.
+#[derive(Clone)]
+pub struct Recording {
+    /// All values.
+    pub values: Vec<Recorded>,
+    /// The parameters in order of first use.
+    pub params: Vec<ParamUse>,
+    /// The results.
+    pub outputs: Vec<u32>,
+    /// The switches that the function looked at, and how they stood.
+    pub switches: Vec<(Switch, bool)>,
+}
+
+/// A value under way: what a traced tensor holds instead of memory.
+#[derive(Clone)]
+pub(crate) struct Symbol {
+    trace: Arc<Trace>,
+    value: u32,
+}
+
+pub(crate) struct Trace(Mutex<Building>);
+
+#[derive(Default)]
+struct Building {
+    values: Vec<Recorded>,
+    /// Captured tensors by the address of their memory; the layout tells views apart.
+    captured: HashMap<usize, SmallVec<[u32; 1]>>,
+    region: u32,
+    n_regions: u32,
+}
+
+/// The trace that runs on this thread, with the present values of its parameters.
+struct Running {
+    trace: Arc<Trace>,
+    params: Vec<(Param, Tensor, u32, bool)>,
+    index: HashMap<usize, usize>,
+    switches: Vec<(Switch, bool)>,
+}
+
+thread_local! {
+    static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
+    static RUNNING: RefCell<Vec<Running>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `f` on traced tensors of these kinds and returns what it did. Params that it sets keep their
+/// values: setting is part of what was recorded.
+///
+/// ```
+/// use thalweg_core::DType;
+/// use thalweg_tensor::{Meta, trace};
+/// let recording = trace::record(&[Meta::new(DType::F32, [2, 3])], |x| vec![x[0].exp().sum(())]);
+/// assert_eq!(recording.values.len(), 3); // the operand, exp, sum
+/// ```
+#[track_caller]
+pub fn record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Recording {
+    let at = Location::caller();
+    let trace = Arc::new(Trace(Mutex::default()));
+    let inputs: Vec<Tensor> =
+        inputs.iter().enumerate().map(|(i, meta)| trace.push(Source::Input(i), meta.clone(), at)).collect();
+    let guard = Guard::enter(&trace);
+    let outputs = f(&inputs);
+    let outputs = outputs.iter().map(|y| trace.value_of(y, at)).collect();
+    let (params, switches) = guard.leave();
+    let params = params.into_iter().map(|(param, value, read, written)| ParamUse {
+        param,
+        read,
+        write: written.then(|| trace.value_of(&value, at)),
+    });
+    let params = params.collect();
+    let values = std::mem::take(&mut trace.lock().values);
+    Recording { values, params, outputs, switches }
+}
+
+/// Whether code on this thread is being traced.
+pub fn is_recording() -> bool {
+    IS_RUNNING.get()
+}
+
+impl Trace {
+    fn lock(&self) -> MutexGuard<'_, Building> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(self: &Arc<Self>, source: Source, meta: Meta, at: &'static Location<'static>) -> Tensor {
+        let mut building = self.lock();
+        let value = building.values.len() as u32;
+        let region = building.region;
+        building.values.push(Recorded { source, meta: meta.clone(), at, region });
+        drop(building);
+        Tensor::traced(meta, Symbol { trace: Arc::clone(self), value })
+    }
+
+    /// The number of a tensor in this trace; a ready tensor is captured. Panics on a tensor of
+    /// another trace.
+    fn value_of(self: &Arc<Self>, t: &Tensor, at: &'static Location<'static>) -> u32 {
+        match t.symbol() {
+            Some(symbol) if Arc::ptr_eq(&symbol.trace, self) => symbol.value,
+            // A function inside a traced function sees the values around it.
+            Some(symbol) if is_running(&symbol.trace) => self.capture(t, at),
+            Some(symbol) => panic!("{}", OpError::MixedTraces { op: "record", at, made: symbol.made_at() }),
+            None => self.capture(t, at),
+        }
+    }
+
+    fn capture(&self, t: &Tensor, at: &'static Location<'static>) -> u32 {
+        let mut building = self.lock();
+        let Building { values, captured, region, .. } = &mut *building;
+        let address = match t.symbol() {
+            Some(symbol) => symbol.value as usize,
+            None => t.view().address().addr(),
+        };
+        let same = captured.entry(address).or_default();
+        let known = same.iter().find(|&&v| match &values[v as usize].source {
+            Source::Captured(c) => {
+                c.meta() == t.meta() && c.layout() == t.layout() && c.is_traced() == t.is_traced()
+            }
+            _ => false,
+        });
+        if let Some(&value) = known {
+            return value;
+        }
+        let value = values.len() as u32;
+        let source = Source::Captured(t.clone());
+        values.push(Recorded { source, meta: t.meta().clone(), at, region: *region });
+        same.push(value);
+        value
+    }
+}
+
+impl Symbol {
+    /// The line that made this value.
+    pub(crate) fn made_at(&self) -> &'static Location<'static> {
+        self.trace.lock().values.get(self.value as usize).map_or(Location::caller(), |v| v.at)
+    }
+}
+
+/// Notes an op on operands of which at least one is traced.
+pub(crate) fn note(
+    op: Op,
+    inputs: &[&Tensor],
+    meta: Meta,
+    at: &'static Location<'static>,
+) -> Result<Tensor, OpError> {
+    let symbols = || inputs.iter().filter_map(|t| t.symbol());
+    // The innermost trace that an operand belongs to; those around it lend their values.
+    let first = symbols().max_by_key(|s| depth(&s.trace)).expect("called with a traced operand");
+    let foreign = |s: &&Symbol| !Arc::ptr_eq(&s.trace, &first.trace) && !is_running(&s.trace);
+    if let Some(other) = symbols().find(foreign) {
+        return Err(OpError::MixedTraces { op: op.name(), at: first.made_at(), made: other.made_at() });
+    }
+    let trace = innermost(&first.trace);
+    let operands = inputs.iter().map(|t| trace.value_of(t, at)).collect();
+    Ok(trace.push(Source::Op(op, operands), meta, at))
+}
+
+/// How deep a trace lies among those that run on this thread; 0 for one that does not run.
+fn depth(trace: &Arc<Trace>) -> usize {
+    RUNNING.with_borrow(|r| r.iter().rposition(|r| Arc::ptr_eq(&r.trace, trace)).map_or(0, |i| i + 1))
+}
+
+fn is_running(trace: &Arc<Trace>) -> bool {
+    depth(trace) > 0
+}
+
+/// The trace that runs innermost, if `trace` encloses it: an op on values from around belongs to the
+/// function that applies it.
+fn innermost(trace: &Arc<Trace>) -> Arc<Trace> {
+    match is_running(trace) {
+        true => RUNNING.with_borrow(|r| Arc::clone(&r.last().expect("one runs").trace)),
+        false => Arc::clone(trace),
+    }
+}
+
+/// The present value of a parameter, if a trace runs on this thread.
+pub(crate) fn param_value(param: &Param) -> Option<Tensor> {
+    if !IS_RUNNING.get() {
+        return None;
+    }
+    RUNNING.with_borrow_mut(|running| {
+        let running = running.last_mut()?;
+        let i = running.entry(param);
+        Some(running.params[i].1.clone())
+    })
+}
+
+/// Sets a parameter for the rest of the trace that runs on this thread. `false`: none runs.
+pub(crate) fn set_param(param: &Param, value: &Tensor) -> bool {
+    if !IS_RUNNING.get() {
+        return false;
+    }
+    RUNNING.with_borrow_mut(|running| {
+        let Some(running) = running.last_mut() else { return false };
+        let i = running.entry(param);
+        running.params[i].1 = param.own(value);
+        running.params[i].3 = true;
+        true
+    })
+}
+
+/// Runs `f` as a recomputation: inside a trace, what it records is not merged with equal values
+/// recorded outside.
+pub(crate) fn recomputing<R>(like: &[Tensor], f: impl FnOnce() -> R) -> R {
+    let Some(trace) = like.iter().find_map(|t| t.symbol()).map(|s| Arc::clone(&s.trace)) else { return f() };
+    let outer = {
+        let mut building = trace.lock();
+        building.n_regions += 1;
+        let fresh = building.n_regions;
+        std::mem::replace(&mut building.region, fresh)
+    };
+    let result = f();
+    trace.lock().region = outer;
+    result
+}
+
+impl Running {
+    fn entry(&mut self, param: &Param) -> usize {
+        let Self { trace, params, index, .. } = self;
+        *index.entry(param.id()).or_insert_with(|| {
+            let read = trace.push(Source::Param(param.clone()), param.meta(), Location::caller());
+            let value = read.symbol().expect("just traced").value;
+            params.push((param.clone(), param.own(&read), value, false));
+            params.len() - 1
+        })
+    }
+}
+
+/// Marks a trace as running; also a panic ends it.
+/// Notes that the function under way depends on a switch.
+#[inline]
+pub(crate) fn looked_at(switch: &Switch, on: bool) {
+    if IS_RUNNING.get() {
+        RUNNING.with_borrow_mut(|r| {
+            // Those around the innermost depend on it too.
+            for running in r.iter_mut().filter(|r| !r.switches.iter().any(|(s, _)| s.is(switch))) {
+                running.switches.push((switch.clone(), on));
+            }
+        });
+    }
+}
+
+struct Guard;
+
+impl Guard {
+    fn enter(trace: &Arc<Trace>) -> Self {
+        let running = Running {
+            trace: Arc::clone(trace),
+            params: Vec::new(),
+            index: HashMap::new(),
+            switches: Vec::new(),
+        };
+        RUNNING.with_borrow_mut(|r| r.push(running));
+        IS_RUNNING.set(true);
+        Guard
+    }
+
+    #[allow(clippy::type_complexity)] // the fields of `Running`, once it is over
+    fn leave(self) -> (Vec<(Param, Tensor, u32, bool)>, Vec<(Switch, bool)>) {
+        let running = Self::pop();
+        std::mem::forget(self);
+        running.map(|r| (r.params, r.switches)).unwrap_or_default()
+    }
+
+    fn pop() -> Option<Running> {
+        RUNNING.with_borrow_mut(|r| {
+            let last = r.pop();
+            IS_RUNNING.set(!r.is_empty());
+            last
+        })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(Self::pop());
+    }
+}
