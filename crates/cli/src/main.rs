@@ -3,9 +3,9 @@
 mod bench;
 mod info;
 mod inspect;
+mod launch;
 mod plot;
 mod runs;
-mod launch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
