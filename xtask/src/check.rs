@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{golden, op_page, programs, root, tidy};
+use crate::{golden, op_page, programs, root, simulate, tidy};
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -18,9 +18,13 @@ const STEPS: &[Step] = &[
     ("op page", op_page::check),
     ("clippy", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])),
     ("tests", || cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--quiet"])),
+    ("features", || {
+        cargo(&["test", "-p", "thalweg-data", "--features", "download,parquet", "--tests", "--quiet"])
+    }),
     ("doctests", || cargo(&["test", "--workspace", "--doc", "--quiet"])),
     ("golden", || golden::run_all(&root().join("golden"), None)),
     ("programs", || programs::run(0, Some(10_000))),
+    ("simulation", || simulate::seeds(0, Some(simulate::IN_CHECK))),
     ("examples", examples),
     ("rustdoc", rustdoc),
     ("memory", memory),
@@ -40,7 +44,7 @@ pub fn run() -> Result<()> {
 
 /// Each parser under libFuzzer for a while.
 pub fn fuzz(seconds: u64) -> Result<()> {
-    for target in ["npy", "npz", "safetensors", "graph"] {
+    for target in ["npy", "npz", "safetensors", "graph", "idx", "csv", "libsvm", "trees", "wire"] {
         println!("== fuzz {target} for {seconds} s");
         let limit = format!("-max_total_time={seconds}");
         // The corpus in the repository stays small: what the fuzzer finds goes elsewhere.

@@ -5,6 +5,7 @@ mod check;
 mod golden;
 mod op_page;
 mod programs;
+mod simulate;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   golden [--dir PATH] [--only OP|FAMILY] expected values and gradients against ours
   bench [--rounds N] [GROUP ...]         ours and PyTorch in one sitting (THALWEG_PYTHON names its interpreter)
   op-page                                write docs/ops.md from the list of ops
+  simulate [--seed N | --from N --count N] the cluster under crashes, loss and pauses, without end
   tidy                                   layering, names, sizes and forbidden words
   fuzz-programs [--from SEED] [--count N] random programs, eager against compiled, without end unless counted
   fuzz [SECONDS]                         each file parser for so long (needs nightly and cargo-fuzz)";
@@ -41,6 +43,13 @@ fn run() -> Result<()> {
         }
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"op-page", [])) => op_page::write(),
+        Some((&"simulate", rest)) => match value(rest, "--seed") {
+            Some(seed) => simulate::one(seed.parse()?),
+            None => {
+                let first = value(rest, "--from").map_or(Ok(0), str::parse)?;
+                simulate::seeds(first, value(rest, "--count").map(str::parse).transpose()?)
+            }
+        },
         Some((&"tidy", [])) => tidy::run(),
         Some((&"fuzz", rest)) => check::fuzz(rest.first().map_or(Ok(60), |s| s.parse())?),
         Some((&"fuzz-programs", rest)) => {

@@ -121,7 +121,7 @@ fn check(seed: u64) -> Result<Ran, String> {
     let options = match draw.below(3) {
         0 => JitOptions::default(),
         1 => JitOptions::plain(),
-        _ => JitOptions { without: names.iter().map(|&n| n.to_owned()).collect(), ..JitOptions::default() },
+        _ => names.iter().fold(JitOptions::default(), |options, name| options.without(name)),
     };
     let eager = World::new(seed);
     let Ok(want) = catch_unwind(AssertUnwindSafe(|| eager.run_twice(seed))) else { return Ok(Ran::Refused) };

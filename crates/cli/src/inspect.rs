@@ -3,10 +3,13 @@
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use thalweg::{DType, Tensor};
 
 pub fn run(path: &Path, values: bool) -> Result<()> {
+    if path.is_dir() {
+        return checkpoints(path);
+    }
     let tensors = thalweg::load(path)?;
     let mut out = std::io::stdout().lock();
     let width = tensors.keys().map(String::len).max().unwrap_or(4).max(4);
@@ -31,6 +34,30 @@ pub fn run(path: &Path, values: bool) -> Result<()> {
     let elements: usize = tensors.values().map(Tensor::numel).sum();
     let bytes: usize = tensors.values().map(|t| t.meta().bytes()).sum();
     writeln!(out, "{} tensors, {elements} elements, {bytes} bytes", tensors.len())?;
+    Ok(())
+}
+
+/// The checkpoints of a run or of a folder of checkpoints, each checked as if it were to be loaded.
+fn checkpoints(path: &Path) -> Result<()> {
+    let inside = path.join("checkpoints");
+    let folder = if inside.is_dir() { &inside } else { path };
+    let found = thalweg::train::inspect(folder)?;
+    ensure!(!found.is_empty(), "{} holds no checkpoints", folder.display());
+    let mut out = std::io::stdout().lock();
+    for checkpoint in found {
+        match checkpoint.contents {
+            Err(reason) => writeln!(out, "step {}: cannot be used: {reason}", checkpoint.step)?,
+            Ok(loaded) => {
+                let score = loaded.score.map_or(String::new(), |s| format!(", score {s}"));
+                writeln!(out, "step {}{score}, state {}", checkpoint.step, loaded.state)?;
+                for (name, tensors) in &loaded.parts {
+                    let elements: usize = tensors.values().map(Tensor::numel).sum();
+                    let bytes: usize = tensors.values().map(|t| t.meta().bytes()).sum();
+                    writeln!(out, "  {name}: {} tensors, {elements} elements, {bytes} bytes", tensors.len())?;
+                }
+            }
+        }
+    }
     Ok(())
 }
 

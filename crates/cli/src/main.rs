@@ -3,6 +3,9 @@
 mod bench;
 mod info;
 mod inspect;
+mod launch;
+mod plot;
+mod runs;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,15 +23,20 @@ struct Cli {
 const EXAMPLES: &str = "Examples:
   thalweg info                          what this machine offers
   thalweg inspect model.safetensors     names, dtypes, shapes and ranges of a file's tensors
-  thalweg bench --threads 2 add matmul  time workloads on this machine";
+  thalweg bench --threads 2 add matmul  time workloads on this machine
+  thalweg runs runs                     list the runs in a folder, with their last numbers
+  thalweg plot runs --metric loss       draw a curve of each run into loss.svg
+  thalweg report runs/lenet             a page about one run
+  thalweg launch --workers 4 --servers 2 --sync ssp:3 -- target/release/examples/logistic a9a
+                                        four workers and two servers on this host";
 
 #[derive(Subcommand)]
 enum Command {
     /// Show the instruction set, the threads and the version.
     Info,
-    /// List the tensors of a .npy, .npz or .safetensors file with their ranges.
+    /// List the tensors of a .npy, .npz or .safetensors file with their ranges, or the checkpoints of a run.
     Inspect {
-        /// The file.
+        /// The file, or the folder of a run.
         path: PathBuf,
         /// Print the values too (large tensors are summarised).
         #[arg(long)]
@@ -36,6 +44,35 @@ enum Command {
     },
     /// Time workloads; without names, list them.
     Bench(bench::Args),
+    /// List runs side by side: state, steps, last numbers, and the settings in which they differ.
+    Runs {
+        /// Folders of runs, or runs.
+        #[arg(default_value = "runs")]
+        paths: Vec<PathBuf>,
+        /// Print one JSON object per run instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Draw a metric of one or more runs.
+    Plot(plot::Args),
+    /// Write a page about one run: settings, numbers and curves in one HTML file.
+    Report {
+        /// The run.
+        run: PathBuf,
+        /// The file; `report.html` in the run unless said otherwise.
+        #[arg(short, long)]
+        out: Option<PathBuf>,
+    },
+    /// Run a program on a cluster of processes on this host.
+    Launch(launch::Args),
+    /// Show what every process of a cluster does and waits for.
+    Status {
+        /// Where its coordinator listens: `thalweg launch` prints it.
+        #[arg(env = "THALWEG_COORDINATOR")]
+        coordinator: String,
+    },
+    /// Keep the membership of a cluster; everything is said by environment variables.
+    Coordinate,
 }
 
 fn main() -> ExitCode {
@@ -43,6 +80,12 @@ fn main() -> ExitCode {
         Command::Info => info::run(),
         Command::Inspect { path, values } => inspect::run(&path, values),
         Command::Bench(args) => bench::run(&args),
+        Command::Runs { paths, json } => runs::run(&paths, json),
+        Command::Plot(args) => plot::run(&args),
+        Command::Report { run, out } => runs::report(&run, out),
+        Command::Launch(args) => launch::run(&args),
+        Command::Status { coordinator } => launch::status(&coordinator),
+        Command::Coordinate => launch::coordinate(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

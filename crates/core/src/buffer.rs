@@ -17,11 +17,15 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use memmap2::MmapMut;
+
 use crate::dtype::{DType, Element};
 use crate::pool;
 
 /// Alignment of pooled memory: a cache line, and the widest SIMD register.
 pub(crate) const ALIGN: usize = 64;
+/// Blocks from this size on are mapped: two huge pages of usual size.
+const MAP_FROM: usize = 4 << 20;
 
 /// A block of memory with its owner.
 pub(crate) struct Block {
@@ -33,6 +37,8 @@ pub(crate) struct Block {
 enum Owner {
     /// Allocated here, with `capacity` bytes at `ALIGN`.
     Heap,
+    /// Mapped here, `capacity` bytes of its own.
+    Mapped(#[expect(dead_code, reason = "unmaps the memory when dropped")] MmapMut),
     /// Lent by something that must stay alive: a memory-mapped file.
     Lent(#[expect(dead_code, reason = "held to keep the memory alive")] Arc<dyn Any + Send + Sync>),
 }
@@ -44,8 +50,18 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Zeroed memory from the system. Large blocks arrive as untouched zero pages.
+    /// Zeroed memory from the system. Large blocks are mapped, in huge pages where the system has
+    /// them: filling fresh small pages costs more than most kernels that do it.
     pub(crate) fn allocate(capacity: usize) -> Self {
+        if capacity >= MAP_FROM
+            && let Ok(mut map) = MmapMut::map_anon(capacity)
+            && let Some(ptr) = NonNull::new(map.as_mut_ptr())
+        {
+            // Without huge pages it is merely slower.
+            #[cfg(target_os = "linux")]
+            let _ = map.advise(memmap2::Advice::HugePage);
+            return Self { ptr, capacity, owner: Owner::Mapped(map) };
+        }
         let layout = AllocLayout::from_size_align(capacity.max(ALIGN), ALIGN)
             .expect("pool classes stay below isize::MAX");
         // SAFETY: the layout has non-zero size.
@@ -160,7 +176,7 @@ impl Buffer {
 
     /// Whether nobody else holds this memory, so that it may be overwritten.
     pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.block) == 1 && matches!(self.block.owner, Owner::Heap)
+        Arc::strong_count(&self.block) == 1 && !matches!(self.block.owner, Owner::Lent(_))
     }
 
     /// Whether two buffers are the same memory.
@@ -350,7 +366,7 @@ impl Drop for Buffer {
         // The last owner gives pooled memory back whole, its `Arc` included, so that the next
         // buffer of this size costs no allocation at all.
         if let Some(b) = Arc::get_mut(&mut block)
-            && let Owner::Heap = b.owner
+            && !matches!(b.owner, Owner::Lent(_))
         {
             pool::give(block);
         }

@@ -27,4 +27,5 @@ mod samples;
 mod stored;
 
 pub use error::{Action, Format, FormatError, Part, Problem};
+pub use replace::replace;
 pub use stored::{Dense, Stored};

@@ -13,10 +13,17 @@ use crate::error::{Action, FormatError};
 /// A link is followed and its target replaced. A device or pipe is written straight through, since a
 /// rename would put a plain file in its place. A read-only file is not replaced. The rename itself is
 /// forced to disk where the system allows it: after a power cut the old file may be back, but whole.
-pub(crate) fn replace(
-    path: &Path,
-    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), FormatError> {
+///
+/// A process that is killed in between leaves a file `.thalweg-*.tmp` beside `path`, and nothing else.
+///
+/// ```
+/// let path = std::env::temp_dir().join(format!("thalweg-replace-doc-{}", std::process::id()));
+/// thalweg_formats::replace(&path, |w| w.write_all(b"whole"))?;
+/// assert_eq!(std::fs::read(&path).unwrap(), b"whole");
+/// # std::fs::remove_file(path).unwrap();
+/// # Ok::<(), thalweg_formats::FormatError>(())
+/// ```
+pub fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), FormatError> {
     let failed = |action| move |source| FormatError::Io { action, path: path.to_owned(), source };
     let target = match fs::symlink_metadata(path) {
         Ok(m) if m.is_symlink() => fs::canonicalize(path).map_err(failed(Action::Create))?,

@@ -34,12 +34,8 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
             let gives =
                 op.infer(&inputs).map_err(|source| GraphError::Op { node: i, source: Box::new(source) })?;
             if gives != node.meta {
-                return Err(GraphError::Meta {
-                    node: i,
-                    what: what(),
-                    says: Box::new(node.meta.clone()),
-                    gives: Box::new(gives),
-                });
+                let says = Box::new(node.meta.clone());
+                return Err(GraphError::Meta { node: i, what: what(), says, gives: Box::new(gives) });
             }
         }
     }

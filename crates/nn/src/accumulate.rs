@@ -88,7 +88,8 @@ impl Accumulator {
 
     fn sum(&mut self, Named { name, param }: &Named) -> Param {
         let name = format!("{name}.grad_sum");
-        let zeros = || Param::state(&name, Tensor::zeros(param.get().shape(), param.get().dtype()));
+        let meta = param.meta();
+        let zeros = || Param::state(&name, Tensor::zeros(meta.shape, meta.dtype));
         self.sums.entry(name.clone()).or_insert_with(zeros).clone()
     }
 }

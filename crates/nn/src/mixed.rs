@@ -9,8 +9,8 @@ thread_local! {
     static COMPUTE: Cell<Option<DType>> = const { Cell::new(None) };
 }
 
-/// Runs `f` with the products of dense layers, convolutions, recurrent layers and attention in a
-/// narrower dtype, usually bf16. Parameters stay as they are and so do their gradients; norms, softmax
+/// Runs `f` with the products of dense layers (those of attention among them), convolutions and recurrent
+/// layers in a narrower dtype, usually bf16. Parameters stay as they are and so do their gradients; norms, softmax
 /// and whatever else meets a single-precision number go on in single precision. Compute the loss of what
 /// comes out in single precision too: `.to_dtype(F32)`.
 ///

@@ -76,7 +76,7 @@ pub trait Module {
 
     /// The number of trained numbers, frozen or not.
     fn n_params(&self) -> usize {
-        self.params().iter().map(|p| p.param.get().numel()).sum()
+        self.params().iter().map(|p| p.param.meta().numel()).sum()
     }
 
     /// Switches dropout and batch statistics on (as a new module has them) or off. A compiled function

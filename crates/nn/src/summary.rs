@@ -69,7 +69,7 @@ pub(crate) fn summarize<M: Module>(module: &M, forward: impl FnOnce() -> Tensor)
             rows.push(Row { name, kind, output: seen.output, n_params: 0, n_frozen: 0, flops: seen.flops });
         }
         Part::Param(param) if !param.is_state() && counted.insert(param.id()) => {
-            let n = param.get().numel();
+            let n = param.meta().numel();
             for row in rows.iter_mut().filter(|r| holds(&r.name, path)) {
                 row.n_params += n;
                 row.n_frozen += if param.is_frozen() { n } else { 0 };

@@ -81,7 +81,7 @@ pub(crate) fn set_named(
             wrong.missing.push(name.clone());
             continue;
         };
-        let meta = param.get().meta().clone();
+        let meta = param.meta();
         let converts = meta.dtype == tensor.dtype() || (meta.dtype.is_float() && tensor.dtype().is_float());
         if meta.shape != *tensor.shape() || !converts {
             wrong.misshapen.push((name.clone(), meta, tensor.meta().clone()));

@@ -240,7 +240,7 @@ impl Body {
 
 fn of_op(error: RunError) -> OpError {
     match error {
-        RunError::Op { source, .. } => source,
+        RunError::Op { source, .. } => *source,
         other => unreachable!("operands of a body have the kinds it was traced with: {other}"),
     }
 }

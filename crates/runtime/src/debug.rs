@@ -117,7 +117,7 @@ impl<'a> Debugger<'a> {
     fn eager(&self) -> Result<Vec<Tensor>, RunError> {
         let graph = self.executor.plan().graph();
         let values = graph.values(&self.inputs, &self.before, self.executor.captured());
-        values.map_err(|source| RunError::Op { source, at: None })
+        values.map_err(|source| RunError::Op { source: Box::new(source), at: None })
     }
 
     /// Runs all steps and compares each value with the op-by-op one: the first step that differs by
@@ -149,7 +149,8 @@ fn differs(want: &Tensor, got: &Tensor, rtol: f64) -> Option<String> {
     let scale = want.iter().filter(|x| x.is_finite()).fold(0.0, |m: f64, x| m.max(x.abs()));
     let wrong = |(w, g): (&f64, &f64)| {
         let equal = w == g || (w.is_nan() && g.is_nan());
-        !equal && !((w - g).abs() <= rtol * scale.max(f64::MIN_POSITIVE))
+        let near = (w - g).abs() <= rtol * scale.max(f64::MIN_POSITIVE);
+        !(equal || near)
     };
     let i = want.iter().zip(&got).position(wrong)?;
     Some(format!("element {i} is {:e}, eager gives {:e}", got[i], want[i]))

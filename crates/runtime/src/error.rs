@@ -14,7 +14,7 @@ pub enum RunError {
     #[error("{source}{}", line(.at))]
     Op {
         /// What the op says.
-        source: OpError,
+        source: Box<OpError>,
         /// The user's line.
         at: Option<&'static Location<'static>>,
     },
@@ -32,9 +32,9 @@ pub enum RunError {
         /// Its position.
         position: usize,
         /// What the plan was made for.
-        want: Meta,
+        want: Box<Meta>,
         /// What came.
-        got: Meta,
+        got: Box<Meta>,
     },
     /// A graph that cannot be run.
     #[error(transparent)]

@@ -1,10 +1,13 @@
 //! Replays a plan: binds operands, parameters and results to the plan's memory and runs the steps.
 #![allow(unsafe_code, reason = "values of a plan are cut from one arena; see the proof at `Executor`")]
 
+use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 use thalweg_core::{Buffer, DType, Layout, Shape, Span, SpanMut, View, ViewMut};
+use thalweg_kernels::threads::parallel;
 use thalweg_tensor::param::{ParamRead, ParamWrite};
 use thalweg_tensor::{Meta, Param, Tensor};
 
@@ -18,7 +21,7 @@ use crate::program::Memory;
 /// them, and the planner gives overlapping memory only to storages that are never alive at once
 /// (tested in `arena`), or to a result that takes over an operand, where the step is told so: a tile
 /// program reads such an operand into registers first, `Action::Overwrite` reads it through the one
-/// mutable view. So during a step its results overlap nothing else that is read. Operands, captured
+/// mutable view. Steps of one batch touch none of each other's memory (`concurrent`). So during a step its results overlap nothing else that is read. Operands, captured
 /// tensors and literals are held while a run lasts; parameters are locked, those that are written for
 /// this executor alone; result tensors are used only while nobody else holds them.
 pub struct Executor {
@@ -99,7 +102,7 @@ impl Executor {
     /// [`Executor::run`] on views.
     pub fn run_on(&mut self, inputs: &[View<'_>]) -> Result<&[Tensor], RunError> {
         self.begin(inputs)?;
-        let result = (0..self.plan.steps.len()).try_for_each(|i| self.step(i));
+        let result = self.plan.batches.iter().try_for_each(|batch| self.batch(batch));
         self.end();
         result.map(|()| &self.outputs[..])
     }
@@ -124,7 +127,6 @@ impl Executor {
         }
     }
 
-
     /// The parameters.
     pub(crate) fn params(&self) -> &[Param] {
         &self.params
@@ -146,8 +148,8 @@ impl Executor {
         }
         for (position, (input, want)) in inputs.iter().zip(&self.plan.inputs).enumerate() {
             if input.dtype() != want.dtype || *input.shape() != want.shape {
-                let got = Meta::new(input.dtype(), input.shape());
-                return Err(RunError::Operand { position, want: want.clone(), got });
+                let got = Box::new(Meta::new(input.dtype(), input.shape()));
+                return Err(RunError::Operand { position, want: Box::new(want.clone()), got });
             }
         }
         Ok(())
@@ -200,12 +202,25 @@ impl Executor {
         }
     }
 
+    fn batch(&self, batch: &Range<usize>) -> Result<(), RunError> {
+        if batch.len() == 1 {
+            return self.step(batch.start);
+        }
+        let failed = Mutex::new(None);
+        parallel(batch.len(), &|i| {
+            if let Err(error) = self.step(batch.start + i) {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        });
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
     /// Runs one step.
     pub(crate) fn step(&self, i: usize) -> Result<(), RunError> {
         let step = &self.plan.steps[i];
         self.act(step).map_err(|source| {
             let at = step.nodes.iter().find_map(|&id| self.plan.graph.node(id).at);
-            RunError::Op { source, at }
+            RunError::Op { source: Box::new(source), at }
         })
     }
 

@@ -3,6 +3,7 @@
 
 mod arena;
 mod autobatch;
+mod concurrent;
 mod control;
 mod debug;
 mod error;

@@ -6,6 +6,7 @@
 
 use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
+use std::ops::Range;
 use std::panic::Location;
 
 use smallvec::{SmallVec, smallvec};
@@ -15,6 +16,7 @@ use thalweg_tensor::ops::{Cost, Op, Reshape};
 use thalweg_tensor::{Meta, Tensor};
 
 use crate::arena::{self, Lifetime};
+use crate::concurrent;
 use crate::program::{Access, Program};
 
 /// Where a value's memory comes from.
@@ -95,6 +97,9 @@ pub struct Plan {
     /// output is handed out as the same tensor.
     pub(crate) outputs: Vec<(Meta, usize)>,
     pub(crate) written: Vec<bool>,
+    /// Runs of steps that do not touch each other's memory and run at the same time; all others are
+    /// runs of one.
+    pub(crate) batches: Vec<Range<usize>>,
 }
 
 impl Plan {
@@ -104,7 +109,9 @@ impl Plan {
         for unit in units(graph) {
             planner.unit(&unit);
         }
-        planner.finish()
+        let mut plan = planner.finish();
+        plan.batches = concurrent::batches(&mut plan);
+        plan
     }
 
     /// How many steps a run takes.
@@ -168,7 +175,12 @@ impl Plan {
         }
     }
 
-    fn cost(&self, step: &Step) -> Cost {
+    /// How many steps run at the same time as another.
+    pub fn n_concurrent(&self) -> usize {
+        self.batches.iter().filter(|b| b.len() > 1).map(|b| b.len()).sum()
+    }
+
+    pub(crate) fn cost(&self, step: &Step) -> Cost {
         let flops = step.nodes.iter().map(|&id| self.graph.cost(id).flops).sum();
         let read = step.inputs.iter().map(|r| {
             let len = self.storages[r.storage].len.min(r.layout.numel());
@@ -461,6 +473,7 @@ impl<'a> Planner<'a> {
             inputs,
             outputs,
             written,
+            batches: Vec::new(),
         }
     }
 
@@ -583,6 +596,7 @@ impl<'a> Planner<'a> {
     /// Lets a step write over an operand that is not read again.
     fn reuse_operands(&mut self) {
         let mut last = self.last_reads();
+        let mut same: Vec<usize> = (0..self.storages.len()).collect();
         for i in 0..self.steps.len() {
             let step = &self.steps[i];
             let candidates: SmallVec<[usize; 4]> = match &step.action {
@@ -597,6 +611,7 @@ impl<'a> Planner<'a> {
                 _ => continue,
             };
             let in_arena = |s: usize| self.storages[s].home == Home::Arena(0) && self.born[s].is_some();
+            // `from` is the first storage of a chain that has taken over each other's memory.
             let fits = |from: usize, to: usize| {
                 in_arena(from)
                     && in_arena(to)
@@ -604,32 +619,36 @@ impl<'a> Planner<'a> {
                     && last[from] == Some(i)
                     && self.storages[from].dtype == self.storages[to].dtype
                     && self.storages[from].len == self.storages[to].len
-                    && step.inputs.iter().filter(|r| r.storage == from).all(|r| whole(r, &self.storages))
+                    && step
+                        .inputs
+                        .iter()
+                        .filter(|r| same[r.storage] == from)
+                        .all(|r| whole(r, &self.storages))
             };
             let mut taken: SmallVec<[(usize, usize); 2]> = SmallVec::new();
             for &(to, _) in &step.outputs {
                 let free = |s: usize| taken.iter().all(|&(from, _)| from != s);
-                let from =
-                    candidates.iter().map(|&k| step.inputs[k].storage).find(|&s| free(s) && fits(s, to));
-                taken.extend(from.map(|from| (from, to)));
+                let mut firsts = candidates.iter().map(|&k| same[step.inputs[k].storage]);
+                taken.extend(firsts.find(|&s| free(s) && fits(s, to)).map(|from| (from, to)));
             }
             if let (Action::Op(op), Some(&(from, _))) = (&step.action, taken.first()) {
                 // Reading the operand twice while it is overwritten is for tile programs only.
-                if step.inputs.iter().filter(|r| r.storage == from).count() > 1 {
+                if step.inputs.iter().filter(|r| same[r.storage] == from).count() > 1 {
                     continue;
                 }
                 self.steps[i].action = Action::Overwrite(op.clone());
             }
             for (from, to) in taken {
                 // From now on both are one storage, which lives as long as the result.
-                for step in &mut self.steps {
-                    step.inputs.iter_mut().filter(|r| r.storage == to).for_each(|r| r.storage = from);
-                    step.outputs.iter_mut().filter(|o| o.0 == to).for_each(|o| o.0 = from);
-                }
-                self.values.iter_mut().flatten().filter(|v| v.storage == to).for_each(|v| v.storage = from);
                 last[from] = last[to];
+                same[to] = from;
             }
         }
+        for step in &mut self.steps {
+            step.inputs.iter_mut().for_each(|r| r.storage = same[r.storage]);
+            step.outputs.iter_mut().for_each(|o| o.0 = same[o.0]);
+        }
+        self.values.iter_mut().flatten().for_each(|v| v.storage = same[v.storage]);
     }
 
     /// Lays the rest out in the arena.
@@ -642,7 +661,11 @@ impl<'a> Planner<'a> {
         let lifetime = |&s: &usize| {
             let born = self.born[s].expect("steps write what lies in the arena");
             let bytes = self.storages[s].len * self.storages[s].dtype.size();
-            Lifetime { bytes, steps: born..=last[s].unwrap_or(born).max(born) }
+            let last = last[s].unwrap_or(born).max(born);
+            // A small value stays a little longer than it must, or neighbours that could run at the
+            // same time would fight for its place.
+            let slack = if bytes <= concurrent::SMALL { concurrent::HORIZON } else { 0 };
+            Lifetime { bytes, steps: born..=last + slack }
         };
         let (offsets, size) = arena::place(&ids.iter().map(lifetime).collect::<Vec<_>>());
         for (&s, offset) in ids.iter().zip(offsets) {

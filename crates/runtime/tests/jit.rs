@@ -217,3 +217,28 @@ fn a_chain_of_products_takes_the_cheap_order_and_the_plan_says_what_that_saves()
     let text = f.plan().to_string();
     assert!(text.contains("13.8 k flop (501.8 k as written, 487.9 k saved)"), "{text}");
 }
+
+#[test]
+fn independent_branches_run_at_the_same_time() {
+    let mut rng = Rng::seed(2);
+    let weights: Vec<Tensor> = (0..6).map(|_| rng.normal([64, 64], 0.0, 0.1)).collect();
+    let branches = |x: &Tensor| -> Vec<Tensor> { weights.iter().map(|w| x.matmul(w).softmax(-1)).collect() };
+    let x = rng.normal([64, 64], 0.0, 1.0);
+    let mut f = jit(|x: Tensor| branches(&x));
+    let got = f.call(x.clone()).unwrap();
+    assert!(f.plan().n_concurrent() >= 2, "{}", f.plan());
+    for (a, b) in got.iter().zip(branches(&x)) {
+        assert_eq!(a.to_vec::<f32>(), b.to_vec::<f32>());
+    }
+}
+
+#[test]
+fn a_long_program_compiles_in_time_that_grows_with_its_length() {
+    let step = |n: usize| {
+        move |x: Tensor| (0..n).fold(x, |x, i| if i % 3 == 0 { x.cumsum(0) } else { x.sin() * 0.5 })
+    };
+    let mut f = jit(step(3000));
+    let x = Tensor::linspace(0.0, 1.0, 16);
+    let (got, want) = (f.call(x.clone()).unwrap(), step(3000)(x));
+    assert_eq!(got.to_vec::<f32>(), want.to_vec::<f32>());
+}

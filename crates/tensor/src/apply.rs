@@ -108,7 +108,7 @@ fn apply_op(op: Op, inputs: &[&Tensor], at: &'static Location<'static>) -> Resul
     let meta = infer(&op, inputs)?;
     let wanted = wanted(inputs.iter().copied());
     if inputs.iter().any(|t| t.is_traced()) {
-        let value = trace::note(op.clone(), inputs, meta, at)?;
+        let value = trace::note(op.clone(), inputs, meta, tape::line(at))?;
         return match wanted {
             Some(level) if value.dtype().is_float() => Ok(record(op, inputs, value, level, at)),
             _ => Ok(value),
@@ -203,6 +203,6 @@ fn record(op: Op, inputs: &[&Tensor], value: Tensor, level: u32, at: &'static Lo
         output: keep.output().then(|| value.clone()),
     };
     let edges = inputs.iter().map(|t| t.history().filter(|h| tape::records(h.node.level)).cloned()).collect();
-    let node = Node { id: tape::next_id(), level, edges, kind: Kind::Op { op, kept }, at };
+    let node = Node { id: tape::next_id(), level, edges, kind: Kind::Op { op, kept }, at: tape::line(at) };
     value.into_recorded(History { node: Arc::new(node), output: 0 })
 }

@@ -141,7 +141,7 @@ impl<'a> Sweep<'a> {
             if !node.edges.iter().flatten().any(|h| self.is_needed(h)) {
                 continue;
             }
-            let inputs = self.rule(node, &grads)?;
+            let inputs = tape::on_behalf_of(node.at, || self.rule(node, &grads))?;
             for (edge, grad) in node.edges.iter().zip(inputs) {
                 if let (Some(h), Some(grad)) = (edge, grad)
                     && self.is_needed(h)

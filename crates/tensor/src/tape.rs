@@ -117,6 +117,29 @@ pub(crate) fn depth() -> u32 {
     DEPTH.get()
 }
 
+thread_local! {
+    /// The line whose gradient is being computed.
+    static FORWARD: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
+}
+
+/// Runs a gradient rule: what it applies belongs to the line that was differentiated.
+pub(crate) fn on_behalf_of<R>(at: &'static Location<'static>, f: impl FnOnce() -> R) -> R {
+    struct Back(Option<&'static Location<'static>>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            FORWARD.set(self.0);
+        }
+    }
+    let _guard = Back(FORWARD.replace(Some(at)));
+    f()
+}
+
+/// The user's line of what is applied at `caller`.
+#[inline]
+pub(crate) fn line(caller: &'static Location<'static>) -> &'static Location<'static> {
+    FORWARD.get().unwrap_or(caller)
+}
+
 /// Puts a thread-local back, also when `f` panics.
 struct Restore(&'static std::thread::LocalKey<Cell<u32>>, u32);
 

@@ -1,8 +1,10 @@
 //! The one error type of user programs.
 
+use thalweg_data::DataError;
 use thalweg_formats::FormatError;
 use thalweg_nn::{Mismatch, NnError};
 use thalweg_tensor::OpError;
+use thalweg_train::TrainError;
 use thiserror::Error;
 
 /// Everything that can go wrong and is not a programming error.
@@ -35,6 +37,12 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// Data could not be had.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A run directory could not be used.
+    #[error(transparent)]
+    Train(#[from] TrainError),
     /// A path whose ending names no format we know.
     #[error("{path}: unknown ending (use .npy, .npz or .safetensors)")]
     Ending {

@@ -20,6 +20,9 @@ pub use error::{Error, Result};
 pub use files::{Weights, load, load_npy, save, save_npy};
 pub use graph_file::{load_graph, save_graph};
 
+pub use thalweg_data as data;
+pub use thalweg_train as train;
+
 pub use thalweg_core::dtype::{bf16, f16};
 pub use thalweg_core::{
     Buffer, DType, Element, Layout, PoolStats, Shape, View, ViewMut, pool_stats, trim_pool,
@@ -36,6 +39,7 @@ pub use thalweg_tensor::*;
 
 /// What most programs use.
 pub mod prelude {
+    pub use crate::data::Dataset;
     pub use crate::ops::CustomOp;
     pub use crate::{
         DType, Meta, OpError, Param, Rng, Shape, Tensor, View, ViewMut, Weights, checkpoint, custom,

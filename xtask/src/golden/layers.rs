@@ -16,7 +16,7 @@ use thalweg_nn::{
 };
 use thalweg_tensor::{ConvOptions, ConvTransposeOptions, Leaf, Padding, PerAxis, Rng, Tensor};
 
-use super::{Attrs, Outcome, compare, list, number, text};
+use super::{Attrs, Mode, Outcome, compare, in_mode, list, number, text};
 
 type Data = BTreeMap<String, Tensor>;
 
@@ -41,16 +41,18 @@ impl Built {
     }
 }
 
-pub fn check(case: &Value, data: &Data) -> Outcome {
+pub fn check(case: &Value, data: &Data, mode: &Mode) -> Outcome {
     let built = build(text(case, "layer"), &Attrs::new(&case["config"]))?;
-    Some(compare_all(case, data, &built))
+    Some(compare_all(case, data, &built, mode))
 }
 
-fn compare_all(case: &Value, data: &Data, built: &Built) -> Result<(), String> {
+fn compare_all(case: &Value, data: &Data, built: &Built, mode: &Mode) -> Result<(), String> {
     let id = text(case, "id");
     let (rtol, atol) = (number(case, "rtol"), number(case, "atol"));
     let names = |key: &str| list(case, key).iter().filter_map(Value::as_str).collect::<Vec<_>>();
     let stored = |kind: &str, name: &str| &data[&format!("{id}:{kind}:{name}")];
+    let numbered =
+        |kind: &str, n: usize| (0..n).map(|i| stored(kind, &i.to_string()).clone()).collect::<Vec<_>>();
     let close = |what: String, got: &Tensor, want: &Tensor| {
         compare::close(got, want, rtol, atol, &[]).map_err(|e| format!("{what}: {e}"))
     };
@@ -59,26 +61,30 @@ fn compare_all(case: &Value, data: &Data, built: &Built) -> Result<(), String> {
     set_weights(&*built.module, &params.chain(buffers).collect()).map_err(|e| e.to_string())?;
     built.module.train(case["training"].as_bool().unwrap_or(true));
 
-    let inputs: Vec<Tensor> = (0..number(case, "inputs") as usize)
-        .map(|i| stored("in", &i.to_string()))
-        .map(|x| if x.dtype().is_float() { x.requires_grad() } else { x.clone() })
-        .collect();
-    let outputs = (built.run)(&inputs);
-    if outputs.len() != number(case, "outputs") as usize {
-        return Err(format!("{} outputs", outputs.len()));
-    }
-    let mut loss: Option<Tensor> = None;
-    for (i, y) in outputs.iter().enumerate() {
-        close(format!("output {i}"), y, stored("out", &i.to_string()))?;
-        let part = (y * stored("ct", &i.to_string())).sum(());
-        loss = Some(loss.map_or_else(|| part.clone(), |l| l + &part));
-    }
-    let loss = loss.ok_or("no outputs")?;
+    let inputs = numbered("in", number(case, "inputs") as usize);
+    let (expected, cotangents) = {
+        let n = number(case, "outputs") as usize;
+        (numbered("out", n), numbered("ct", n))
+    };
     let floats: Vec<usize> = (0..inputs.len()).filter(|&i| inputs[i].dtype().is_float()).collect();
     let weights = built.module.params();
-    let leaves =
-        floats.iter().map(|&i| &inputs[i] as &dyn Leaf).chain(weights.iter().map(|p| p as &dyn Leaf));
-    let gradients = loss.try_grad(&leaves.collect::<Vec<_>>()).map_err(|e| e.to_string())?;
+    // Outputs, then gradients of inputs, then of weights.
+    let results = in_mode(mode, &inputs, &|inputs| {
+        let leaf = |x: &Tensor| if x.dtype().is_float() { x.requires_grad() } else { x.clone() };
+        let inputs: Vec<Tensor> = inputs.iter().map(leaf).collect();
+        let outputs = (built.run)(&inputs);
+        assert_eq!(outputs.len(), cotangents.len(), "number of outputs");
+        let parts = outputs.iter().zip(&cotangents).map(|(y, ct)| (y * ct).sum(()));
+        let loss = parts.reduce(|a, b| a + b).expect("a layer has an output");
+        let leaves = floats.iter().map(|&i| &inputs[i] as &dyn Leaf);
+        let leaves = leaves.chain(weights.iter().map(|p| p as &dyn Leaf));
+        let gradients = loss.grad(&leaves.collect::<Vec<_>>());
+        outputs.into_iter().chain(gradients).collect()
+    });
+    let (outputs, gradients) = results.split_at(expected.len());
+    for (i, (got, want)) in outputs.iter().zip(&expected).enumerate() {
+        close(format!("output {i}"), got, want)?;
+    }
     let (of_inputs, of_weights) = gradients.split_at(floats.len());
     for (i, g) in floats.iter().zip(of_inputs) {
         close(format!("gradient of input {i}"), g, stored("din", &i.to_string()))?;

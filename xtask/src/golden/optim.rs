@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use thalweg_core::DType;
 use thalweg_nn::{
-    Adadelta, Adafactor, Adagrad, Adam, Adamax, Asgd, Decay, Lbfgs, LbfgsOptions, LineSearch, Lion, Muon,
-    NAdam, Optimizer, RAdam, RmsProp, Rprop, Rule, Sgd, clip_norm,
+    Adadelta, Adafactor, Adagrad, Adam, Adamax, Asgd, Clip, Decay, Lbfgs, LbfgsOptions, LineSearch, Lion,
+    Muon, NAdam, Optimizer, RAdam, RmsProp, Rprop, Rule, Sgd, clip_norm,
 };
 use thalweg_tensor::{Param, Tensor};
 
-use super::{Attrs, Outcome, compare, list, number, text};
+use super::{Attrs, Mode, Outcome, compare, in_mode, list, number, repeated, text};
 
 type Data = BTreeMap<String, Tensor>;
 
-pub fn check(case: &Value, data: &Data) -> Outcome {
+pub fn check(case: &Value, data: &Data, mode: &Mode) -> Outcome {
     let attrs = Attrs::new(&case["defaults"]);
     let f = |name: &str| attrs.f64(name);
     let betas = || attrs.f64s("betas").map(|b| (b[0], b[1]));
@@ -25,50 +25,58 @@ pub fn check(case: &Value, data: &Data) -> Outcome {
     match text(case, "op") {
         "SGD" | "SGD_momentum" | "SGD_nesterov" => {
             let (momentum, dampening) = (f("momentum")?, f("dampening")?);
-            run(case, data, Sgd { momentum, dampening, nesterov: yes("nesterov") }, decay)
+            run(case, data, mode, Sgd { momentum, dampening, nesterov: yes("nesterov") }, decay)
         }
         "Adagrad" => {
             let (lr_decay, initial_sum) = (f("lr_decay")?, f("initial_accumulator_value")?);
-            run(case, data, Adagrad { lr_decay, initial_sum, eps: f("eps")? }, decay)
+            run(case, data, mode, Adagrad { lr_decay, initial_sum, eps: f("eps")? }, decay)
         }
-        "Adadelta" => run(case, data, Adadelta { rho: f("rho")?, eps: f("eps")? }, decay),
+        "Adadelta" => run(case, data, mode, Adadelta { rho: f("rho")?, eps: f("eps")? }, decay),
         "RMSprop" => {
             let (alpha, momentum) = (f("alpha")?, f("momentum")?);
-            run(case, data, RmsProp { alpha, eps: f("eps")?, momentum, centered: yes("centered") }, decay)
+            run(
+                case,
+                data,
+                mode,
+                RmsProp { alpha, eps: f("eps")?, momentum, centered: yes("centered") },
+                decay,
+            )
         }
         "Adam" | "AdamW" => {
-            run(case, data, Adam { betas: betas()?, eps: f("eps")?, amsgrad: yes("amsgrad") }, decay)
+            run(case, data, mode, Adam { betas: betas()?, eps: f("eps")?, amsgrad: yes("amsgrad") }, decay)
         }
-        "Adamax" => run(case, data, Adamax { betas: betas()?, eps: f("eps")? }, decay),
+        "Adamax" => run(case, data, mode, Adamax { betas: betas()?, eps: f("eps")? }, decay),
         "NAdam" => {
             let momentum_decay = f("momentum_decay")?;
-            run(case, data, NAdam { betas: betas()?, eps: f("eps")?, momentum_decay }, decay)
+            run(case, data, mode, NAdam { betas: betas()?, eps: f("eps")?, momentum_decay }, decay)
         }
-        "RAdam" => run(case, data, RAdam { betas: betas()?, eps: f("eps")? }, decay),
-        "ASGD" => run(case, data, Asgd { lambda: f("lambd")?, alpha: f("alpha")?, start: f("t0")? }, decay),
+        "RAdam" => run(case, data, mode, RAdam { betas: betas()?, eps: f("eps")? }, decay),
+        "ASGD" => {
+            run(case, data, mode, Asgd { lambda: f("lambd")?, alpha: f("alpha")?, start: f("t0")? }, decay)
+        }
         "Rprop" => {
             let (etas, sizes) = (attrs.f64s("etas")?, attrs.f64s("step_sizes")?);
-            run(case, data, Rprop { factors: (etas[0], etas[1]), sizes: (sizes[0], sizes[1]) }, decay)
+            run(case, data, mode, Rprop { factors: (etas[0], etas[1]), sizes: (sizes[0], sizes[1]) }, decay)
         }
-        "Lion" => run(case, data, Lion { betas: betas()? }, decoupled),
+        "Lion" => run(case, data, mode, Lion { betas: betas()? }, decoupled),
         "Adafactor" => {
             let (beta2_decay, largest_update) = (f("beta2_decay")?, f("d")?);
-            run(case, data, Adafactor { beta2_decay, largest_update, ..Default::default() }, decoupled)
+            run(case, data, mode, Adafactor { beta2_decay, largest_update, ..Default::default() }, decoupled)
         }
         "Muon" => {
             let (momentum, eps) = (f("momentum")?, f("eps")?);
             let iterations = attrs.int("ns_steps")? as usize;
             let rule = Muon { momentum, nesterov: yes("nesterov"), iterations, eps, ..Default::default() };
-            run(case, data, rule, decoupled)
+            run(case, data, mode, rule, decoupled)
         }
         "LBFGS" => Some(lbfgs(case, data)),
-        "clip" => Some(clip(case, data)),
+        "clip" => Some(clip(case, data, mode)),
         _ => None,
     }
 }
 
 /// Ten steps with stored gradients, each compared with the stored position.
-fn run<R: Rule>(case: &Value, data: &Data, rule: R, decay: Decay) -> Outcome {
+fn run<R: Rule>(case: &Value, data: &Data, mode: &Mode, rule: R, decay: Decay) -> Outcome {
     let names = |key: &str| list(case, key).iter().filter_map(Value::as_str).collect::<Vec<_>>();
     let mut opt = Optimizer::new(rule, number(&case["defaults"], "lr")).decay(decay);
     if case["defaults"]["maximize"].as_bool() == Some(true) {
@@ -78,9 +86,10 @@ fn run<R: Rule>(case: &Value, data: &Data, rule: R, decay: Decay) -> Outcome {
         names("init").iter().map(|name| Param::new(*name, data[*name].clone())).collect();
     let (grads, wanted) = (names("grads"), names("trajectory"));
     let steps = data[grads[0]].size(0) as isize;
+    let mut step_with = repeated(mode, |gradients: Vec<Tensor>| opt.step_with(&params, &gradients));
     Some((0..steps).try_for_each(|step| {
         let at = |name: &&str| data[*name].select(0, step);
-        opt.step_with(&params, &grads.iter().map(at).collect::<Vec<_>>());
+        step_with(grads.iter().map(at).collect());
         params.iter().zip(&wanted).try_for_each(|(param, name)| {
             let (rtol, atol) = (number(case, "rtol"), number(case, "atol"));
             compare::close(&param.get(), &at(name), rtol, atol, &[])
@@ -130,25 +139,31 @@ fn lbfgs(case: &Value, data: &Data) -> Result<(), String> {
     Ok(())
 }
 
-fn clip(case: &Value, data: &Data) -> Result<(), String> {
+fn clip(case: &Value, data: &Data, mode: &Mode) -> Result<(), String> {
     let grads = [data["g0"].select(0, 0), data["g1"].select(0, 0)];
     let (rtol, atol) = (number(case, "rtol"), number(case, "atol"));
     let id = text(case, "id").trim_start_matches("clip/");
-    let clipped = match id.split_once('_') {
-        Some(("value", max)) => {
-            let max = max.parse().map_err(|_| format!("no number in {id}"))?;
-            thalweg_nn::Clip::Value(max).apply(&grads)
-        }
+    let clip = match id.split_once('_') {
+        Some(("value", max)) => max.parse().map(Clip::Value),
         Some(("norm", rest)) => {
             let (p, max) = rest.split_once('_').map_or((2.0, rest), |(_, max)| (f64::INFINITY, max));
-            let (clipped, norm) =
-                clip_norm(&grads, max.parse().map_err(|_| format!("no number in {id}"))?, p);
-            let want = Tensor::full((), number(case, "total_norm"), norm.dtype());
-            compare::close(&norm, &want, rtol, atol, &[]).map_err(|e| format!("norm: {e}"))?;
-            clipped
+            max.parse().map(|max| Clip::Norm { max, p })
         }
         _ => return Err(format!("{id} is no way to clip")),
     };
+    let clip = clip.map_err(|_| format!("no number in {id}"))?;
+    let mut clipped = in_mode(mode, &grads, &|grads| match clip {
+        Clip::Norm { max, p } => {
+            let (clipped, norm) = clip_norm(grads, max, p);
+            clipped.into_iter().chain([norm]).collect()
+        }
+        value => value.apply(grads),
+    });
+    if clipped.len() > grads.len() {
+        let norm = clipped.remove(grads.len());
+        let want = Tensor::full((), number(case, "total_norm"), norm.dtype());
+        compare::close(&norm, &want, rtol, atol, &[]).map_err(|e| format!("norm: {e}"))?;
+    }
     clipped.iter().zip(list(case, "outputs")).try_for_each(|(got, key)| {
         compare::close(got, &data[key.as_str().unwrap_or_default()], rtol, atol, &[])
     })

@@ -8,9 +8,9 @@ use thalweg_nn::schedule::{
 };
 use thalweg_tensor::Tensor;
 
-use super::{Attrs, Outcome, list, number, text};
+use super::{Attrs, Mode, Outcome, list, number, text};
 
-pub fn check(case: &Value, _: &BTreeMap<String, Tensor>) -> Outcome {
+pub fn check(case: &Value, _: &BTreeMap<String, Tensor>, _: &Mode) -> Outcome {
     let attrs = Attrs::new(&case["config"]);
     let f = |name: &str| attrs.f64(name);
     let n = |name: &str| attrs.int(name).map(|i| i as u64);

@@ -11,7 +11,7 @@ use thalweg_nn::{
 };
 use thalweg_tensor::{Param, Rng, Tensor};
 
-use super::{Outcome, compare, list, number, text};
+use super::{Mode, Outcome, compare, list, number, repeated, text};
 
 /// A summand in front of a batch norm changes nothing: its gradient is rounding, which Adam blows up to
 /// full steps, so where it ends depends on the precision. (Losses do not, and are compared.)
@@ -21,10 +21,11 @@ const WITHOUT_EFFECT: (&str, &str) = ("cnn_adam", "kb");
 struct Run<'a> {
     case: &'a Value,
     data: &'a BTreeMap<String, Tensor>,
+    mode: &'a Mode,
 }
 
-pub fn check(case: &Value, data: &BTreeMap<String, Tensor>) -> Outcome {
-    let run = Run { case, data };
+pub fn check(case: &Value, data: &BTreeMap<String, Tensor>, mode: &Mode) -> Outcome {
+    let run = Run { case, data, mode };
     let lr = number(&case["optimizer"], "lr");
     Some(match text(case, "id") {
         "mlp_sgd" => mlp(&run, Sgd::new(lr).momentum(number(&case["optimizer"], "momentum"))),
@@ -64,10 +65,13 @@ impl Run<'_> {
             let (rtol, atol) = (number(self.case, "rtol"), number(self.case, "atol"));
             compare::close(got, want, rtol, atol, &[]).map_err(|e| format!("{what}: {e}"))
         };
-        for (step, want) in list(self.case, "losses").iter().filter_map(Value::as_f64).enumerate() {
+        let mut train = repeated(self.mode, |()| {
             let loss = loss();
             opt.step(net, &loss);
-            close(format!("loss of step {step}"), &loss, &Tensor::full((), want, DType::F32))?;
+            loss
+        });
+        for (step, want) in list(self.case, "losses").iter().filter_map(Value::as_f64).enumerate() {
+            close(format!("loss of step {step}"), &train(()), &Tensor::full((), want, DType::F32))?;
         }
         for p in &params {
             let name = theirs(&p.name).expect("found above");

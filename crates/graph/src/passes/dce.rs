@@ -14,16 +14,14 @@ pub fn dce(graph: &Graph) -> Graph {
             graph.node(id).inputs.iter().for_each(|i| live[i.index()] = true);
         }
     }
-    let mut position = 0;
     let mut renamed = vec![crate::NodeId(u32::MAX); live.len()];
     let mut out = graph.like();
-    for (node, live) in graph.nodes().iter().zip(&live) {
+    for (position, (node, live)) in graph.nodes().iter().zip(&live).enumerate() {
         if *live || matches!(node.kind, Kind::Input(_)) {
             let mut node = node.clone();
             node.inputs.iter_mut().for_each(|i| *i = renamed[i.index()]);
             renamed[position] = out.push(node);
         }
-        position += 1;
     }
     out.outputs = graph.outputs.iter().map(|(name, id)| (name.clone(), renamed[id.index()])).collect();
     out.writes = graph.writes.iter().map(|&(p, id)| (p, renamed[id.index()])).collect();

@@ -22,10 +22,8 @@ pub fn fuse(graph: &Graph) -> Graph {
         }
     }
     let mut out = graph.clone();
-    let mut n_groups = 0;
-    for members in units.members.iter().filter(|m| m.len() > 1) {
-        n_groups += 1;
-        members.iter().for_each(|&i| out.nodes_mut()[i as usize].group = n_groups);
+    for (group, members) in units.members.iter().filter(|m| m.len() > 1).enumerate() {
+        members.iter().for_each(|&i| out.nodes_mut()[i as usize].group = group as u32 + 1);
     }
     out
 }

@@ -65,8 +65,8 @@ fn forward(
     assert!(affine.iter().flatten().all(|a| a.len() == cols), "norm: weight or bias is not (cols)");
     assert!(stats.iter().flatten().all(|s| s.len() == rows), "norm: mean or rstd is not (rows)");
     // An absent weight as ones: a product with 1 is exact, and one loop serves all cases.
-    let (ones, zeros) = (vec![1.0; cols], vec![0.0; cols]);
     let [weight, bias] = affine;
+    let (ones, zeros) = (absent(weight, &ONES, 1.0, cols), absent(bias, &ZEROS, 0.0, cols));
     let (weight, bias) = (weight.unwrap_or(&ones), bias.unwrap_or(&zeros));
     let y = SharedMut::new(y);
     let [mean, rstd] = stats.map(|s| s.map(SharedMut::new));
@@ -79,6 +79,23 @@ fn forward(
         };
         dispatch(Forward { norm, x: &x[part], cols, weight, bias, eps, y, mean, rstd });
     });
+}
+
+static ONES: [f32; 4096] = [1.0; 4096];
+static ZEROS: [f32; 4096] = [0.0; 4096];
+
+/// What stands for an absent vector; rows of usual widths cost no allocation.
+fn absent(
+    given: Option<&[f32]>,
+    known: &'static [f32],
+    value: f32,
+    cols: usize,
+) -> std::borrow::Cow<'static, [f32]> {
+    match known.get(..cols) {
+        _ if given.is_some() => (&[]).into(),
+        Some(known) => known.into(),
+        None => vec![value; cols].into(),
+    }
 }
 
 struct Forward<'a> {

@@ -52,6 +52,9 @@ pub enum Activation {
 
 impl Module for Activation {
     fn visit(&self, _: &mut Visitor<'_>) {}
+    fn kind(&self) -> String {
+        format!("{self:?}")
+    }
 }
 
 impl Layer for Activation {

@@ -63,7 +63,7 @@ impl LearnedPositions {
     /// For a piece of a sequence that starts at position `start`.
     #[track_caller]
     pub fn forward_from(&self, x: &Tensor, start: usize) -> Tensor {
-        let (time, longest) = (x.size(-2), self.weight.get().size(0));
+        let (time, longest) = (x.size(-2), self.weight.meta().shape[0]);
         assert!(
             start + time <= longest,
             "learned_positions: {time} steps from {start} on pass the longest sequence, {longest}"

@@ -174,7 +174,7 @@ impl<R: Rule> Optimizer<R> {
         let (want, got) = (params.len(), gradients.len());
         assert!(want == got, "step_with: {want} trainable parameters and {got} gradients");
         for (p, g) in params.iter().zip(gradients) {
-            let shape = p.param.get().shape().clone();
+            let shape = p.param.meta().shape;
             assert!(
                 shape == *g.shape(),
                 "step_with: `{}` has shape {shape} and its gradient {}",

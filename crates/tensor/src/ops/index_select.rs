@@ -68,12 +68,12 @@ impl Primitive for IndexSelect {
 
     /// Copies straight pieces.
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        fn typed<T: Element>(x: &[T], size: usize, positions: &[usize], inner: usize, y: &mut [T]) {
-            let n = positions.len();
+        fn typed<T: Element>(x: &[T], size: usize, index: &[i64], inner: usize, y: &mut [T]) {
+            let n = index.len();
             let rows = (GRAIN / inner).max(1);
             par_chunks_mut(y, rows * inner, |start, y| {
                 let first = start / inner;
-                let from = |r: usize| (r / n * size + positions[r % n]) * inner;
+                let from = |r: usize| (r / n * size + index[r % n] as usize) * inner;
                 if inner == 1 {
                     y.iter_mut().enumerate().for_each(|(r, y)| *y = x[from(first + r)]);
                 } else {
@@ -83,13 +83,17 @@ impl Primitive for IndexSelect {
             });
         }
         let (_, size, inner) = x[0].shape().around(self.axis);
-        let Ok(positions) = placing::positions(Self::NAME, x[1], size) else { return false };
+        let Some(index) = x[1].dense::<i64>() else { return false };
+        // What is out of range is for `eval` to refuse.
+        if index.iter().any(|&i| !(0..size as i64).contains(&i)) {
+            return false;
+        }
         if y.shape().contains(&0) {
             return true;
         }
         with_dtype!(y.dtype(), T => {
             let Some(source) = x[0].dense::<T>() else { return false };
-            typed::<T>(source, size, &positions, inner, y.dense());
+            typed::<T>(source, size, index, inner, y.dense());
         });
         true
     }

@@ -63,7 +63,8 @@ impl Primitive for Linear {
         macro_rules! product {
             ($T:ty, $gemm:path) => {{
                 let (Some(a), Some(w)) = (matrix::<$T>(x[0]), matrix::<$T>(x[1])) else { return false };
-                let bias: Vec<$T> = x[2].iter().collect();
+                let bias: std::borrow::Cow<'_, [$T]> =
+                    x[2].dense::<$T>().map_or_else(|| x[2].iter().collect(), Into::into);
                 let (y, n) = (y.dense::<$T>(), bias.len());
                 par_chunks_mut(y, (GRAIN / n.max(1)).max(1) * n, |_, y| {
                     y.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(&bias));

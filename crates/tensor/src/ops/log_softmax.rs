@@ -67,6 +67,6 @@ impl Tensor {
     #[track_caller]
     pub fn log_softmax(&self, axis: isize) -> Tensor {
         let axis = or_fail(self.shape().axis(axis).in_op(LogSoftmax::NAME));
-        along_last(&self.as_float(), axis, |x| run(LogSoftmax, &[x]))
+        along_last(&self.as_float(), axis, LogSoftmax)
     }
 }

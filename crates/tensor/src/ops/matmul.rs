@@ -167,7 +167,7 @@ fn reference<W: Wide, T: Element>(a: View<'_>, b: View<'_>, y: &mut ViewMut<'_>,
 /// The operand as the kernel wants it, unless a stride is negative.
 fn batch<'a, T: Element>(x: View<'a>) -> Option<gemm::BatchRef<'a, T>> {
     let (_, rows, cols) = sizes(x.shape());
-    let strides: Vec<usize> =
+    let strides: smallvec::SmallVec<[usize; 4]> =
         x.layout().strides().iter().map(|&s| usize::try_from(s)).collect::<Result<_, _>>().ok()?;
     let (rest, matrix) = strides.split_at(strides.len() - 2);
     let memory = x.memory::<T>().get(x.layout().offset()..)?;

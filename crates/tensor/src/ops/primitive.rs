@@ -89,6 +89,9 @@ pub trait Primitive:
     fn samples() -> Vec<Sample>;
 }
 
+/// A function of three operands on tiles.
+pub type Zip3 = fn(&[f32], &[f32], &[f32], &mut [f32]);
+
 /// A function on tiles: straight pieces of f32 of equal length.
 #[derive(Clone, Copy)]
 pub enum Tile {
@@ -99,7 +102,7 @@ pub enum Tile {
     /// Of two operands.
     Zip(fn(&[f32], &[f32], &mut [f32])),
     /// Of three operands.
-    Zip3(fn(&[f32], &[f32], &[f32], &mut [f32])),
+    Zip3(Zip3),
 }
 
 /// Floating-point work and bytes moved.

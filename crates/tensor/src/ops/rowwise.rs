@@ -2,8 +2,10 @@
 
 use thalweg_core::{Element, Shape, View, ViewMut, with_dtype};
 
+use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::{Meta, arity, require_float, require_same_dtype, require_same_shape};
+use crate::ops::Op;
 use crate::ops::single::{self, Single};
 use crate::tensor::Tensor;
 
@@ -70,12 +72,12 @@ pub(crate) fn require_rows(op: &'static str, x: &Meta) -> Result<usize, OpError>
     x.shape.last().copied().ok_or_else(none)
 }
 
-/// Runs `f` with one axis as the last.
+/// Applies an op with one axis as the last.
 #[track_caller]
-pub(crate) fn along_last(x: &Tensor, axis: usize, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+pub(crate) fn along_last(x: &Tensor, axis: usize, op: impl Into<Op>) -> Tensor {
     match x.rank() {
-        0 => f(&x.reshape(1)).reshape(()),
-        rank if axis + 1 == rank => f(x),
-        _ => f(&x.movedim(axis as isize, -1)).movedim(-1, axis as isize),
+        0 => run(op, &[&x.reshape(1)]).reshape(()),
+        rank if axis + 1 == rank => run(op, &[x]),
+        _ => run(op, &[&x.movedim(axis as isize, -1)]).movedim(-1, axis as isize),
     }
 }

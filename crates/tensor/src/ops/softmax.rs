@@ -74,7 +74,7 @@ impl Tensor {
     #[track_caller]
     pub fn softmax(&self, axis: isize) -> Tensor {
         let axis = or_fail(self.shape().axis(axis).in_op(Softmax::NAME));
-        along_last(&self.as_float(), axis, |x| run(Softmax, &[x]))
+        along_last(&self.as_float(), axis, Softmax)
     }
 
     /// [`Tensor::softmax`] of −x.

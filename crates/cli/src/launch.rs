@@ -1,0 +1,233 @@
+//! `thalweg launch`: a cluster on this host. Each process only gets a few environment variables.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use thalweg_cluster::net::config::Config;
+use thalweg_cluster::net::handshake::Secret;
+use thalweg_cluster::net::process;
+
+/// How long processes may take to end by themselves.
+const PATIENCE: Duration = Duration::from_secs(6);
+/// A process that ended by itself is started again so often.
+const RESTARTS: u32 = 20;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Processes that compute.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    workers: u32,
+    /// Processes that hold the parameters.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    servers: u32,
+    /// Consistency: bsp, ssp:STALENESS, async or backup:SLOTS.
+    #[arg(long, default_value = "bsp")]
+    sync: String,
+    /// Parts of every batch [default: the number of workers].
+    #[arg(long)]
+    slots: Option<u32>,
+    /// Parts of the parameters [default: the number of servers].
+    #[arg(long)]
+    shards: Option<u32>,
+    /// Servers that hold each part [default: 2, or 1 with one server].
+    #[arg(long)]
+    replicas: Option<u32>,
+    /// Leave a worker that was killed dead; the others take over its slots.
+    #[arg(long)]
+    no_restart: bool,
+    /// The program and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// One process of the cluster.
+struct Process {
+    role: &'static str,
+    name: String,
+    child: Child,
+    lives: u32,
+    done: Option<ExitStatus>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    args.sync.parse::<thalweg_cluster::Sync>()?;
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, end.clone())?;
+    }
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    let secret = std::env::var("THALWEG_SECRET").map_or_else(|_| Secret::random(), Secret::new);
+    let folder = Folder::new(&address, &secret)?;
+    let launch = Launch { args, address, secret, folder: &folder };
+    println!("coordinator {}", launch.address);
+    let mut processes = Cluster(Vec::new());
+    processes.0.push(launch.start("coordinator", "coordinator".into(), 0)?);
+    for i in 0..args.servers {
+        processes.0.push(launch.start("server", format!("server-{i}"), 0)?);
+    }
+    for i in 0..args.workers {
+        processes.0.push(launch.start("worker", format!("worker-{i}"), 0)?);
+    }
+    while !end.load(Ordering::Relaxed) {
+        for i in 0..processes.0.len() {
+            let process = &mut processes.0[i];
+            if process.done.is_some() {
+                continue;
+            }
+            let Some(status) = process.child.try_wait()? else { continue };
+            let killed = status.code().is_none();
+            let (role, name, lives) = (process.role, process.name.clone(), process.lives);
+            match role {
+                "worker" if !killed || args.no_restart => process.done = Some(status),
+                _ if lives >= RESTARTS => bail!("{name} ended {lives} times, last with {status}"),
+                "server" if !killed => bail!("{name} ended with {status}"),
+                "coordinator" if !killed => bail!("{name} ended with {status}"),
+                _ => {
+                    eprintln!("thalweg: {name} was killed ({status}); it starts again");
+                    processes.0[i] = launch.start(role, name, lives + 1)?;
+                }
+            }
+        }
+        let workers: Vec<&Process> = processes.0.iter().filter(|p| p.role == "worker").collect();
+        let failed = workers.iter().find(|p| p.done.is_some_and(|s| s.code().is_some_and(|c| c != 0)));
+        if let Some(process) = failed {
+            bail!("{} ended with {}", process.name, process.done.expect("it was found by this"));
+        }
+        if workers.iter().all(|p| p.done.is_some()) {
+            ensure!(workers.iter().any(|p| p.done.is_some_and(|s| s.success())), "every worker was killed");
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    bail!("interrupted")
+}
+
+/// `thalweg status`.
+pub fn status(coordinator: &str) -> Result<()> {
+    let get = |name: &str| match name {
+        "THALWEG_ROLE" => Some("worker".to_owned()),
+        "THALWEG_COORDINATOR" => Some(coordinator.to_owned()),
+        "THALWEG_SECRET" => std::env::var(name).ok().or_else(|| Folder::secret_of(coordinator)),
+        _ => std::env::var(name).ok(),
+    };
+    process::ask_status(&Config::from(get)?)?.iter().for_each(|line| println!("{line}"));
+    Ok(())
+}
+
+/// `thalweg coordinate`: what `launch` starts, and what other launchers may start.
+pub fn coordinate() -> Result<()> {
+    let get = |name: &str| match name {
+        "THALWEG_ROLE" => Some("coordinator".to_owned()),
+        _ => std::env::var(name).ok(),
+    };
+    Ok(process::coordinate(&Config::from(get)?)?)
+}
+
+struct Launch<'a> {
+    args: &'a Args,
+    address: String,
+    secret: Secret,
+    folder: &'a Folder,
+}
+
+impl Launch<'_> {
+    fn start(&self, role: &'static str, name: String, lives: u32) -> Result<Process> {
+        let args = self.args;
+        let own = std::env::current_exe().context("cannot find this program's own file")?;
+        // The coordinator runs no code of the user's; servers do, for rules of their own.
+        let mut command = if role == "coordinator" {
+            let mut command = Command::new(own);
+            command.arg("coordinate");
+            command
+        } else {
+            let mut command = Command::new(&args.command[0]);
+            command.args(&args.command[1..]);
+            command
+        };
+        let slots = args.slots.unwrap_or(args.workers);
+        let shards = args.shards.unwrap_or(args.servers);
+        let replicas = args.replicas.unwrap_or(args.servers.min(2));
+        command
+            .env("THALWEG_ROLE", role)
+            .env("THALWEG_NAME", &name)
+            .env("THALWEG_COORDINATOR", &self.address)
+            .env("THALWEG_SECRET", self.secret.text())
+            .env("THALWEG_SYNC", &args.sync)
+            .env("THALWEG_WORKERS", args.workers.to_string())
+            .env("THALWEG_SERVERS", args.servers.to_string())
+            .env("THALWEG_SLOTS", slots.to_string())
+            .env("THALWEG_SHARDS", shards.to_string())
+            .env("THALWEG_REPLICAS", replicas.to_string())
+            .env("THALWEG_STATE", self.folder.0.join("view"))
+            .env("THALWEG_PARENT", std::process::id().to_string())
+            .stdin(Stdio::null());
+        let child =
+            command.spawn().with_context(|| format!("cannot start {:?} as {name}", command.get_program()))?;
+        Ok(Process { role, name, child, lives, done: None })
+    }
+}
+
+/// All processes; none is left behind however this ends.
+struct Cluster(Vec<Process>);
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Workers first: then servers know that there is nobody to hand over to.
+        for role in ["worker", "server", "coordinator"] {
+            let running = self.0.iter_mut().filter(|p| p.role == role && p.done.is_none());
+            let mut running: Vec<&mut Process> = running.collect();
+            for process in &running {
+                // SIGTERM, through the shell's own command: the standard library can only kill.
+                let _ =
+                    Command::new("kill").arg(process.child.id().to_string()).stderr(Stdio::null()).status();
+            }
+            let until = Instant::now() + PATIENCE;
+            for process in &mut running {
+                while process.child.try_wait().is_ok_and(|s| s.is_none()) {
+                    if Instant::now() > until {
+                        let _ = process.child.kill();
+                        let _ = process.child.wait();
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        }
+    }
+}
+
+/// A folder that only this user can read, for the coordinator's file and the secret, by which `status`
+/// finds it. Removed at the end.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn path(address: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("thalweg-{}", address.replace([':', '/'], "-")))
+    }
+
+    fn new(address: &str, secret: &Secret) -> Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = Self::path(address);
+        // What a launcher that was killed has left at this address is nobody's.
+        let _ = std::fs::remove_dir_all(&path);
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.with_context(|| format!("cannot make {}", path.display()))?;
+        let folder = Self(path);
+        std::fs::write(folder.0.join("secret"), secret.text())?;
+        Ok(folder)
+    }
+
+    /// The secret of a cluster that this user launched on this host.
+    fn secret_of(address: &str) -> Option<String> {
+        std::fs::read_to_string(Self::path(address).join("secret")).ok()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,405 @@
+//! What programs use: a cluster, tables, and a loop of pull, compute and push.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::codec::{Codec, Encoder};
+use crate::error::ClusterError;
+use crate::ids::{Clock, ShardId, Slot, TableId};
+use crate::layout::{Layout, TableSpec};
+use crate::net::config::{Config, Part};
+use crate::net::node::Node;
+use crate::net::process::{self, WorkerProcess};
+use crate::rule::Registry;
+use crate::session::{Event, Request};
+use crate::state::{Reads, Update, Wants};
+use crate::sync::Sync;
+use crate::table::{Delta, Values, Want};
+
+/// After so long without a word from the coordinator, a worker gives up.
+const UNREACHABLE: Duration = Duration::from_secs(10);
+
+/// A run on one process or on many, as the environment says.
+///
+/// ```
+/// use std::sync::Arc;
+/// use thalweg_cluster::{Cluster, Rule, Step, TableId, TableSpec, table::Delta};
+///
+/// let w = TableSpec::Dense { values: Arc::new(vec![0.0; 3]), rule: Rule::Sgd { lr: 0.5 } };
+/// let cluster = Cluster::from_env()?; // alone: this process is the only worker and the only server
+/// let run = cluster.run(&[w], 20, |_: Step, pulled: &thalweg_cluster::Pulled| {
+///     let gradient = pulled[&TableId(0)].iter().map(|w| w - 2.0).collect();
+///     vec![(TableId(0), Delta::Dense(Arc::new(gradient)))]
+/// })?;
+/// assert!(run.pulled[&TableId(0)].iter().all(|w| (w - 2.0).abs() < 1e-5));
+/// # Ok::<(), thalweg_cluster::ClusterError>(())
+/// ```
+pub struct Cluster {
+    config: Config,
+    registry: Registry,
+    end: Arc<AtomicBool>,
+    codec: Codec,
+}
+
+/// What is to be computed: one part of the batch of one clock. The samples should be a function of
+/// these numbers alone; then every sample is used exactly once, whoever computes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// The part of the batch.
+    pub slot: Slot,
+    /// Into how many parts it is divided.
+    pub n_slots: usize,
+    /// How many steps came before.
+    pub clock: Clock,
+}
+
+/// The values that were pulled, by table.
+pub type Pulled = BTreeMap<TableId, Values>;
+/// The gradients to push, by table.
+pub type Gradients = Vec<(TableId, Delta)>;
+
+/// An iterative-convergent program: what a step reads, and the change that it computes.
+pub trait Program {
+    /// What the step reads. By default all of every dense table.
+    fn wants(&mut self, step: Step, tables: &[TableSpec]) -> Wants {
+        let _ = step;
+        let dense = |t: &TableSpec| matches!(t, TableSpec::Dense { .. });
+        (0..).map(TableId).zip(tables).filter(|(_, t)| dense(t)).map(|(id, _)| (id, Want::Dense)).collect()
+    }
+
+    /// The change that the step makes to what it read.
+    fn compute(&mut self, step: Step, pulled: &Pulled) -> Gradients;
+}
+
+impl<F: FnMut(Step, &Pulled) -> Gradients> Program for F {
+    fn compute(&mut self, step: Step, pulled: &Pulled) -> Gradients {
+        self(step, pulled)
+    }
+}
+
+/// What a run came to, on this worker.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// What [`Program::wants`] asks for after the last step.
+    pub pulled: Pulled,
+    /// Steps computed here.
+    pub steps: u64,
+    /// Time spent waiting for others.
+    pub waited: Duration,
+    /// Time in all.
+    pub elapsed: Duration,
+}
+
+impl Cluster {
+    /// As the environment says. In a server or coordinator this does its work and ends the process.
+    pub fn from_env() -> Result<Self, ClusterError> {
+        Self::with(Registry::default())
+    }
+
+    /// The same, with rules and functions of the program's own.
+    pub fn with(registry: Registry) -> Result<Self, ClusterError> {
+        Self::with_rules(|_, _| registry)
+    }
+
+    /// The same, for rules that depend on the consistency and the number of slots.
+    pub fn with_rules(registry: impl FnOnce(Sync, usize) -> Registry) -> Result<Self, ClusterError> {
+        let config = Config::from_env()?;
+        let registry = registry(config.sync, config.size.n_slots);
+        let ended = match config.part {
+            Part::Server => process::serve(&config, registry),
+            Part::Coordinator => process::coordinate(&config),
+            Part::Worker | Part::Alone => {
+                let alone = config.part == Part::Alone;
+                // A program of its own keeps its own signals.
+                let end = if alone { Arc::default() } else { process::ending(&config)? };
+                return Ok(Self { config, registry, end, codec: Codec::F32 });
+            }
+        };
+        match ended {
+            Ok(()) => std::process::exit(0),
+            Err(e) => {
+                eprintln!("{}: {e}", config.name);
+                std::process::exit(1)
+            }
+        }
+    }
+
+    /// The consistency.
+    pub fn sync(&self) -> Sync {
+        self.config.sync
+    }
+
+    /// Another consistency, for a process alone; in a cluster all follow the environment.
+    pub fn with_sync(mut self, sync: Sync) -> Self {
+        if self.config.part == Part::Alone {
+            self.config.sync = sync;
+        }
+        self
+    }
+
+    /// Makes the gradients that this worker pushes to dense tables smaller.
+    pub fn with_codec(mut self, codec: Codec) -> Self {
+        self.codec = codec;
+        self
+    }
+
+    /// Into how many parts a batch is divided, for a process alone.
+    pub fn with_slots(mut self, n_slots: usize) -> Self {
+        if self.config.part == Part::Alone {
+            self.config.size.n_slots = n_slots.max(1);
+        }
+        self
+    }
+
+    /// Into how many parts a batch is divided.
+    pub fn n_slots(&self) -> usize {
+        self.config.size.n_slots
+    }
+
+    /// How many gradients make an update in a synchronous round.
+    pub fn quorum(&self) -> usize {
+        self.config.sync.quorum(self.config.size.n_slots)
+    }
+
+    /// Whether this process should be the one that prints.
+    pub fn is_first(&self) -> bool {
+        self.config.part == Part::Alone || self.config.name.ends_with("-0")
+    }
+
+    /// Runs a program for so many clocks: until every slot has made them, whoever computed it.
+    pub fn run(
+        mut self,
+        tables: &[TableSpec],
+        clocks: Clock,
+        mut program: impl Program,
+    ) -> Result<Run, ClusterError> {
+        let mut local = None;
+        if self.config.part == Part::Alone {
+            let coordinator = process::start_coordinator(&mut self.config)?;
+            let server = process::start_server(&self.config, self.registry.clone())?;
+            local = Some((coordinator, server));
+        }
+        let layout = Layout::of(tables, self.config.size.n_shards);
+        let worker = WorkerProcess::new(&self.config, layout.parts(tables));
+        let node = Node::new(worker, self.config.coordinator.clone(), self.config.secret.clone());
+        let n_slots = self.config.size.n_slots;
+        let mut work = Work {
+            node: node.clone(),
+            layout,
+            tables,
+            clocks,
+            n_slots,
+            end: self.end,
+            asked: BTreeMap::new(),
+            codec: self.codec,
+            encoders: Encoders::new(),
+        };
+        let result = work.run(&mut program);
+        node.step(|worker, now| (worker.session().leave(now), ()));
+        // The word that it leaves should be out before the connection ends.
+        std::thread::sleep(Duration::from_millis(20));
+        node.close();
+        if let Some((coordinator, server)) = local {
+            server.close();
+            coordinator.close();
+        }
+        result
+    }
+}
+
+/// A worker's loop.
+struct Work<'a> {
+    node: Node<WorkerProcess>,
+    layout: Layout,
+    tables: &'a [TableSpec],
+    clocks: Clock,
+    n_slots: usize,
+    end: Arc<AtomicBool>,
+    asked: BTreeMap<Slot, Wants>, // what each slot's call under way reads
+    codec: Codec,
+    encoders: Encoders,
+}
+
+/// What codecs have left out. It stays with the worker: who takes over a slot begins with nothing left out.
+type Encoders = BTreeMap<(Slot, TableId, ShardId), Encoder>;
+
+fn pack(encoders: &mut Encoders, codec: Codec, key: (Slot, TableId, ShardId), delta: &mut Delta) {
+    if let Delta::Dense(values) = delta {
+        let new = || Encoder::new(codec, values.len());
+        let encoder = encoders.entry(key).or_insert_with(new);
+        *delta = Delta::Packed(Arc::new(encoder.encode(values)));
+    }
+}
+
+impl Work<'_> {
+    fn run(&mut self, program: &mut impl Program) -> Result<Run, ClusterError> {
+        let start = Instant::now();
+        let (mut waited, mut steps) = (Duration::ZERO, 0);
+        let mut finished: BTreeMap<Slot, Pulled> = BTreeMap::new();
+        let mut owned: BTreeMap<Slot, Clock> = BTreeMap::new();
+        loop {
+            let begin = Instant::now();
+            let events = self.events()?;
+            waited += begin.elapsed();
+            for event in events {
+                match event {
+                    Event::Gained { slot, clock } => {
+                        owned.insert(slot, clock);
+                        self.pull(program, slot, clock);
+                    }
+                    Event::Dropped { slot } => {
+                        owned.remove(&slot);
+                        finished.remove(&slot);
+                    }
+                    Event::Done { slot, clock, reads, .. } => {
+                        let wants = self.asked.remove(&slot).unwrap_or_default();
+                        let pulled = self.gather(&wants, &reads.into_iter().flatten().collect::<Vec<_>>());
+                        let was = owned.insert(slot, clock);
+                        // The last read of a slot waits for everybody: it comes twice at this clock.
+                        if clock >= self.clocks && was == Some(clock) {
+                            finished.insert(slot, pulled);
+                        } else if clock >= self.clocks {
+                            self.pull(program, slot, clock);
+                        } else {
+                            steps += 1;
+                            self.step(program, slot, clock, &pulled);
+                        }
+                    }
+                    Event::Refused { refusal, .. } => return Err(refusal.into()),
+                    Event::Ended(Some(e)) => return Err(e),
+                    Event::Ended(None) => {
+                        (owned, finished) = Default::default();
+                        self.node.step(|worker, _| (Vec::new(), worker.reborn()));
+                    }
+                }
+            }
+            if !owned.is_empty() && owned.keys().all(|slot| finished.contains_key(slot)) {
+                let (_, pulled) = finished.pop_first().expect("there is a slot");
+                return Ok(Run { pulled, steps, waited, elapsed: start.elapsed() });
+            }
+            if self.end.load(Ordering::Relaxed) {
+                return Err(ClusterError::Interrupted { clock: owned.values().copied().min().unwrap_or(0) });
+            }
+        }
+    }
+
+    /// Waits for something to happen. A silent coordinator ends the wait, and the signal to end does.
+    fn events(&self) -> Result<Vec<Event>, ClusterError> {
+        loop {
+            if let Some(events) = self.node.wait(Duration::from_millis(100), WorkerProcess::take_events) {
+                return Ok(events);
+            }
+            let silence = self.node.now().saturating_sub(self.node.lock().heard);
+            if silence > UNREACHABLE {
+                let problem = self.node.problem().unwrap_or_else(|| "it does not answer".into());
+                return Err(ClusterError::Unreachable { seconds: silence.as_secs(), problem });
+            }
+            if self.end.load(Ordering::Relaxed) {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    fn pull(&mut self, program: &mut impl Program, slot: Slot, clock: Clock) {
+        let wants = program.wants(Step { slot, n_slots: self.n_slots, clock }, self.tables);
+        let mut requests = self.divide(&wants);
+        requests.iter_mut().for_each(|r| r.fresh = clock >= self.clocks);
+        self.call(slot, wants, requests);
+    }
+
+    fn step(&mut self, program: &mut impl Program, slot: Slot, clock: Clock, pulled: &Pulled) {
+        let step = Step { slot, n_slots: self.n_slots, clock };
+        let gradients = program.compute(step, pulled);
+        let wants = program.wants(Step { clock: clock + 1, ..step }, self.tables);
+        let mut requests = self.divide(&wants);
+        for (shard, request) in (0..).map(ShardId).zip(&mut requests) {
+            let part = |(id, delta): &(TableId, Delta)| Some((*id, self.part(shard, *id, delta)?));
+            let mut update: Update = gradients.iter().filter_map(part).collect();
+            if self.codec != Codec::F32 {
+                update
+                    .iter_mut()
+                    .for_each(|(id, delta)| pack(&mut self.encoders, self.codec, (slot, *id, shard), delta));
+            }
+            request.push = Some(Arc::new(update));
+        }
+        self.call(slot, wants, requests);
+    }
+
+    fn call(&mut self, slot: Slot, wants: Wants, requests: Vec<Request>) {
+        self.asked.insert(slot, wants);
+        self.node.step(|worker, now| (worker.session().call(slot, requests, now), ()));
+    }
+
+    /// What each shard is to read.
+    fn divide(&self, wants: &Wants) -> Vec<Request> {
+        let shards = (0..self.layout.n_shards() as u32).map(ShardId);
+        let part = |shard: ShardId, want: &Want| match want {
+            Want::Rows(rows) => {
+                let here = rows.iter().copied().filter(|row| self.layout.shard_of_row(*row) == shard);
+                Want::Rows(Arc::new(here.collect()))
+            }
+            other => other.clone(),
+        };
+        shards
+            .map(|shard| {
+                let pull = wants.iter().map(|(id, want)| (*id, part(shard, want))).collect();
+                Request { pull: Some(Arc::new(pull)), ..Request::default() }
+            })
+            .collect()
+    }
+
+    /// The part of a gradient that lies in a shard.
+    fn part(&self, shard: ShardId, id: TableId, delta: &Delta) -> Option<Delta> {
+        match delta {
+            // With one shard nothing is copied.
+            Delta::Dense(values) if self.layout.range(id, shard).len() == values.len() => {
+                Some(Delta::Dense(values.clone()))
+            }
+            Delta::Dense(values) => {
+                // A gradient of another length is refused by the shard, with both lengths.
+                let range = self.layout.range(id, shard);
+                let part = values.get(range).map_or_else(|| values.to_vec(), <[f32]>::to_vec);
+                Some(Delta::Dense(Arc::new(part)))
+            }
+            Delta::Packed(_) => self.part(shard, id, &delta.unpacked()),
+            Delta::Rows(rows, values) => {
+                let width = values.len().checked_div(rows.len()).unwrap_or(0);
+                let here = |row: &&u64| self.layout.shard_of_row(**row) == shard;
+                let keys: Vec<u64> = rows.iter().filter(here).copied().collect();
+                let zipped = rows.iter().enumerate().filter(|(_, row)| here(row));
+                let part = zipped.flat_map(|(i, _)| &values[i * width..][..width]).copied().collect();
+                (!keys.is_empty()).then(|| Delta::Rows(Arc::new(keys), Arc::new(part)))
+            }
+        }
+    }
+
+    /// What the shards sent, put together in the order that was asked for.
+    fn gather(&self, wants: &Wants, reads: &[Reads]) -> Pulled {
+        let mut pulled = Pulled::new();
+        for (id, want) in wants {
+            let parts: Vec<&Values> = reads.iter().filter_map(|r| r.get(id)).collect();
+            let whole = match (want, &parts[..]) {
+                (_, [only]) => (*only).clone(),
+                (Want::Dense | Want::Compute(..), parts) => {
+                    Arc::new(parts.iter().flat_map(|p| p.iter()).copied().collect())
+                }
+                (Want::Rows(rows), parts) => {
+                    let n: usize = parts.iter().map(|p| p.len()).sum();
+                    let width = n.checked_div(rows.len()).unwrap_or(0);
+                    let mut next = vec![0; parts.len()];
+                    let mut whole = Vec::with_capacity(n);
+                    for row in rows.iter() {
+                        let shard = self.layout.shard_of_row(*row).0 as usize;
+                        whole.extend_from_slice(&parts[shard][next[shard]..][..width]);
+                        next[shard] += width;
+                    }
+                    Arc::new(whole)
+                }
+            };
+            pulled.insert(*id, whole);
+        }
+        pulled
+    }
+}

@@ -1,0 +1,146 @@
+//! What can go wrong between processes.
+
+use thiserror::Error;
+
+use crate::ids::{Clock, ShardId, TableId};
+
+/// Everything that a cluster call can refuse or fail with.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// A consistency that is none.
+    #[error("sync: {got:?} is no mode; use bsp, ssp:STALENESS, async or backup:SLOTS")]
+    BadSync {
+        /// The text given.
+        got: String,
+    },
+    /// A codec that is none.
+    #[error("codec: {got:?} is none; use f32, bf16, int8 or topk:ONE_IN")]
+    BadCodec {
+        /// The text given.
+        got: String,
+    },
+    /// A variable of the environment that makes no sense.
+    #[error("{name} is {got:?}; it should be {want}")]
+    Variable {
+        /// The variable.
+        name: String,
+        /// Its value.
+        got: String,
+        /// What it should be.
+        want: String,
+    },
+    /// Listening beyond this host without a secret.
+    #[error(
+        "{address} is reachable from other hosts: set THALWEG_SECRET, the same for all processes, or listen on 127.0.0.1"
+    )]
+    Open {
+        /// The address.
+        address: String,
+    },
+    /// An address that cannot be listened at.
+    #[error("cannot listen at {address}: {source}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The coordinator is not to be reached.
+    #[error("no coordinator for {seconds} s ({problem}); is THALWEG_COORDINATOR right, and is it running?")]
+    Unreachable {
+        /// For how long it was tried.
+        seconds: u64,
+        /// The address and what happened.
+        problem: String,
+    },
+    /// The coordinator's file.
+    #[error("the coordinator's file {path}: {problem}")]
+    StateFile {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The signal to end came; the work so far is safe on the servers.
+    #[error("asked to end at clock {clock}")]
+    Interrupted {
+        /// The lowest clock of this worker's slots.
+        clock: Clock,
+    },
+    /// All copies of a shard are gone.
+    #[error("{shard}: every server that held it is gone; resume from a checkpoint")]
+    Lost {
+        /// The shard.
+        shard: ShardId,
+    },
+    /// A shard refused a request that no retry can mend.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// Why a shard refuses a request for good. These end a call; everything else is retried.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A table that is there already, otherwise than asked for.
+    #[error("create: {table} exists with another shape or rule")]
+    Mismatch {
+        /// The table.
+        table: TableId,
+    },
+    /// A rule that the server's program did not register.
+    #[error(
+        "create: {table} wants the rule `{rule}`, which the server does not know; register it before joining"
+    )]
+    UnknownRule {
+        /// The table.
+        table: TableId,
+        /// The rule's name.
+        rule: String,
+    },
+    /// A function that the server's program did not register.
+    #[error("compute: the server does not know the function `{function}`; register it before joining")]
+    UnknownFunction {
+        /// The function's name.
+        function: String,
+    },
+    /// A table that was never created.
+    #[error("push: there is no {table}; create it first")]
+    NoTable {
+        /// The table.
+        table: TableId,
+    },
+    /// A push or pull of another form than the table's.
+    #[error("{table} holds {want}, the request has {got}")]
+    Form {
+        /// The table.
+        table: TableId,
+        /// What the table holds.
+        want: String,
+        /// What the request carries.
+        got: String,
+    },
+    /// Row numbers that are not sorted or not unique.
+    #[error("{table}: row numbers must rise strictly; sort them and add up repeated rows")]
+    Keys {
+        /// The table.
+        table: TableId,
+    },
+    /// A clock that the slot has not reached, or a version that is gone.
+    #[error("clock {got} is not the one served, {want}")]
+    Clock {
+        /// The clock that the shard expects.
+        want: Clock,
+        /// The clock that came.
+        got: Clock,
+    },
+    /// A slot that the run does not have.
+    #[error("slot {got} does not exist; the run has {n_slots}")]
+    Slot {
+        /// The slot.
+        got: u32,
+        /// How many there are.
+        n_slots: usize,
+    },
+}

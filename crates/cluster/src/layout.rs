@@ -1,0 +1,154 @@
+//! Which parameter lies in which shard: a pure function of the tables' sizes.
+//!
+//! Dense tables are laid end to end and cut into parts of equal bytes, so that every shard carries the
+//! same load whatever the sizes of the tables. Rows go to shards by a hash of their number.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::ids::{ShardId, TableId};
+use crate::rule::Rule;
+use crate::state::Parts;
+use crate::table::{Form, Init, PartSpec, Values, mix};
+
+/// Cuts lie at multiples of this many values, so that a part's memory suits SIMD loads.
+const GRAIN: usize = 16;
+
+/// A whole table, before it is divided.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TableSpec {
+    /// Values that are all present from the start.
+    Dense {
+        /// The first values.
+        values: Values,
+        /// What a push does.
+        rule: Rule,
+    },
+    /// Rows by number.
+    Rows {
+        /// Values per row.
+        width: usize,
+        /// What a row holds before its first push.
+        init: Init,
+        /// What a push does.
+        rule: Rule,
+    },
+}
+
+impl TableSpec {
+    fn dense_len(&self) -> usize {
+        match self {
+            TableSpec::Dense { values, .. } => values.len(),
+            TableSpec::Rows { .. } => 0,
+        }
+    }
+}
+
+/// How a run's tables are divided into shards.
+///
+/// ```
+/// use thalweg_cluster::{Layout, ShardId, TableId};
+/// let layout = Layout::new(&[100, 28], 4);
+/// assert_eq!(layout.range(TableId(0), ShardId(3)), 96..100);
+/// assert_eq!(layout.range(TableId(1), ShardId(3)), 0..28);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    starts: Vec<usize>, // where each table begins when all lie end to end, and their end
+    cuts: Vec<usize>,   // where each shard begins, and the end
+}
+
+impl Layout {
+    /// For dense tables of these lengths (zero for tables of rows).
+    pub fn new(dense: &[usize], n_shards: usize) -> Self {
+        let mut starts = vec![0];
+        starts.extend(dense.iter().scan(0, |sum, len| {
+            *sum += len;
+            Some(*sum)
+        }));
+        let total = *starts.last().expect("it begins with zero");
+        let cut = |i: usize| (total * i / n_shards.max(1)).next_multiple_of(GRAIN).min(total);
+        let cuts = (0..n_shards).map(cut).chain([total]).collect();
+        Self { starts, cuts }
+    }
+
+    /// For these tables.
+    pub fn of(tables: &[TableSpec], n_shards: usize) -> Self {
+        Self::new(&tables.iter().map(TableSpec::dense_len).collect::<Vec<_>>(), n_shards)
+    }
+
+    /// How many shards there are.
+    pub fn n_shards(&self) -> usize {
+        self.cuts.len() - 1
+    }
+
+    /// The part of a dense table that lies in a shard, as positions in the table.
+    pub fn range(&self, table: TableId, shard: ShardId) -> Range<usize> {
+        let (start, end) = (self.starts[table.0 as usize], self.starts[table.0 as usize + 1]);
+        let (from, to) = (self.cuts[shard.0 as usize], self.cuts[shard.0 as usize + 1]);
+        let low = from.clamp(start, end);
+        low - start..to.clamp(low, end) - start
+    }
+
+    /// The shard of a row.
+    pub fn shard_of_row(&self, row: u64) -> ShardId {
+        // The high bits of a product divide evenly without a remainder's bias.
+        let n = self.n_shards() as u128;
+        ShardId(((u128::from(mix(row)) * n) >> 64) as u32)
+    }
+
+    /// What each shard has to create.
+    pub fn parts(&self, tables: &[TableSpec]) -> Vec<Arc<Parts>> {
+        let part = |shard, id: TableId, table: &TableSpec| match table {
+            TableSpec::Dense { values, rule } => {
+                let values = values[self.range(id, shard)].to_vec();
+                (PartSpec { form: Form::Dense { len: values.len() }, rule: rule.clone() }, Arc::new(values))
+            }
+            TableSpec::Rows { width, init, rule } => {
+                let form = Form::Rows { width: *width, init: *init };
+                (PartSpec { form, rule: rule.clone() }, Values::default())
+            }
+        };
+        let shards = (0..self.n_shards() as u32).map(ShardId);
+        shards
+            .map(|shard| {
+                let ids = (0..).map(TableId);
+                Arc::new(ids.zip(tables).map(|(id, table)| (id, part(shard, id, table))).collect())
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_is_in_exactly_one_shard_for_any_sizes() {
+        for seed in 0..500u64 {
+            let draw = |i: u64, n: u64| mix(seed ^ mix(i)) % n;
+            let lens: Vec<usize> = (0..draw(0, 6)).map(|i| draw(i + 1, 200) as usize).collect();
+            let n_shards = 1 + draw(99, 9) as usize;
+            let layout = Layout::new(&lens, n_shards);
+            for (table, len) in (0..).map(TableId).zip(&lens) {
+                let mut covered = vec![0; *len];
+                for shard in (0..n_shards as u32).map(ShardId) {
+                    covered[layout.range(table, shard)].iter_mut().for_each(|c| *c += 1);
+                }
+                assert!(covered.iter().all(|c| *c == 1), "seed {seed}: {lens:?} over {n_shards} shards");
+            }
+        }
+    }
+
+    #[test]
+    fn shards_carry_equal_loads() {
+        let layout = Layout::new(&[1000, 24_000, 0, 7], 4);
+        for shard in (0..4).map(ShardId) {
+            let load: usize = (0..4).map(|t| layout.range(TableId(t), shard).len()).sum();
+            assert!((6200..=6300).contains(&load), "{load}");
+        }
+        let mut rows = [0; 4];
+        (0..10_000).for_each(|row| rows[layout.shard_of_row(row).0 as usize] += 1);
+        assert!(rows.iter().all(|n| (2300..2700).contains(n)), "{rows:?}");
+    }
+}

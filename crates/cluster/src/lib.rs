@@ -1,0 +1,36 @@
+//! The parameter server: pushes that count exactly once, and a consistency that the user chooses.
+//!
+//! Everything that decides anything is a state machine without I/O: [`state`] (one shard), [`replica`]
+//! (its place in a chain), [`server`], [`session`] (a worker's side), [`coordinator`] (the membership).
+//! Messages and the time come in, messages go out. [`simulate`] drives exactly this code through loss,
+//! reordering, crashes, partitions and pauses.
+
+mod cluster;
+pub mod codec;
+pub mod coordinator;
+mod error;
+mod ids;
+mod layout;
+mod mechanisms;
+pub mod message;
+pub mod net;
+pub mod placement;
+pub mod replica;
+mod rule;
+pub mod server;
+pub mod session;
+pub mod simulate;
+mod snapshot;
+pub mod state;
+mod sync;
+pub mod table;
+pub mod view;
+pub mod wire;
+
+pub use cluster::{Cluster, Gradients, Program, Pulled, Run, Step};
+pub use error::{ClusterError, Refusal};
+pub use ids::{CallId, Clock, Epoch, Peer, ServerId, SessionId, ShardId, Slot, TableId};
+pub use layout::{Layout, TableSpec};
+pub use mechanisms::Mechanisms;
+pub use rule::{Function, Registry, Rule, UpdateRule};
+pub use sync::Sync;

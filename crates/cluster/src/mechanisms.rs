@@ -1,0 +1,37 @@
+//! The mechanisms that keep the promises, each with a switch.
+//!
+//! Only the tests of the simulator switch one off, to prove that its checks notice. Everything else
+//! uses [`Mechanisms::default`], where all are on.
+
+/// What is switched on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mechanisms {
+    /// A push that was applied is not applied again.
+    pub dedup: bool,
+    /// Requests of another epoch, or for a slot of somebody else, are refused.
+    pub fencing: bool,
+    /// A server whose lease has ended answers nothing.
+    pub lease: bool,
+    /// A read waits for what the staleness bound asks for.
+    pub staleness_bound: bool,
+    /// An answer waits until the whole chain has what it tells of.
+    pub replication: bool,
+    /// A replica is promoted only once it has everything.
+    pub full_sync: bool,
+    /// Gradients of a round are added in the order of their slots.
+    pub slot_order: bool,
+}
+
+impl Default for Mechanisms {
+    fn default() -> Self {
+        Self {
+            dedup: true,
+            fencing: true,
+            lease: true,
+            staleness_bound: true,
+            replication: true,
+            full_sync: true,
+            slot_order: true,
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What processes say to each other. The wire format and the simulator carry exactly these.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Refusal;
+use crate::ids::{CallId, Clock, Epoch, Peer, ServerId, ShardId, Slot};
+use crate::state::{Parts, Pushed, Reads, Record, Sent, Update, Wants};
+use crate::view::View;
+
+/// Time on a process's own clock since some moment of its own.
+pub type Time = Duration;
+
+/// A message and where it goes.
+pub type Outgoing = (Peer, Message);
+
+/// Everything that crosses a process boundary.
+#[derive(Debug, Clone)]
+pub enum Message {
+    /// Worker to the head of a chain.
+    Call(Call),
+    /// The head's answer.
+    Answer(Answer),
+    /// Down a chain: the next record.
+    Replicate {
+        /// The sender's view.
+        epoch: Epoch,
+        /// Which shard.
+        shard: ShardId,
+        /// The record's number.
+        index: u64,
+        /// The change.
+        record: Arc<Record>,
+    },
+    /// Up a chain: the rest of it has every record up to this number.
+    Replicated {
+        /// The sender's view.
+        epoch: Epoch,
+        /// Which shard.
+        shard: ShardId,
+        /// The number.
+        index: u64,
+    },
+    /// To the newest of a chain: the whole state.
+    Install {
+        /// The sender's view.
+        epoch: Epoch,
+        /// Which shard.
+        shard: ShardId,
+        /// What to start from.
+        state: Arc<Sent>,
+    },
+    /// To the coordinator: a process wants to take part.
+    Join(Join),
+    /// From the coordinator: the newcomer's number.
+    Welcome {
+        /// The random number it joined with.
+        nonce: u64,
+        /// Who it is from now on.
+        you: Peer,
+    },
+    /// To the coordinator, again and again: still here.
+    Heartbeat(Heartbeat),
+    /// From the coordinator: the view, and for how long to trust it.
+    Grant {
+        /// When the heartbeat that this answers was sent, by its sender's clock; a lease counts from then.
+        lease: Option<Time>,
+        /// The view, when it is news.
+        view: Option<Arc<View>>,
+    },
+    /// From the coordinator: you are no member any more.
+    Expelled,
+    /// To the coordinator, by anybody: how do things stand?
+    AskStatus,
+    /// From the coordinator: one line per process, for people.
+    Status(Vec<String>),
+}
+
+impl Message {
+    /// The view that a message between workers and servers was sent in.
+    pub fn epoch(&self) -> Option<Epoch> {
+        match self {
+            Message::Call(call) => Some(call.epoch),
+            Message::Replicate { epoch, .. }
+            | Message::Replicated { epoch, .. }
+            | Message::Install { epoch, .. } => Some(*epoch),
+            _ => None,
+        }
+    }
+}
+
+/// A request: any of create, push and pull, for one slot and shard.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The sender's view.
+    pub epoch: Epoch,
+    /// Which shard.
+    pub shard: ShardId,
+    /// For matching the answer; rises within a session.
+    pub id: CallId,
+    /// On whose behalf.
+    pub slot: Slot,
+    /// The push's number, or without a push the clock at which to read. A pull that comes with a push
+    /// reads at the next clock.
+    pub clock: Clock,
+    /// Tables to create unless they exist.
+    pub create: Option<Arc<Parts>>,
+    /// Gradients.
+    pub push: Option<Arc<Update>>,
+    /// What to read afterwards.
+    pub pull: Option<Arc<Wants>>,
+    /// The read waits for everybody's updates below its clock, whatever the consistency allows.
+    pub fresh: bool,
+}
+
+impl Call {
+    /// The clock at which its pull reads.
+    pub fn read_clock(&self) -> Clock {
+        if self.push.is_some() { self.clock + 1 } else { self.clock }
+    }
+}
+
+/// The answer to a call.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The sender's view.
+    pub epoch: Epoch,
+    /// Which shard.
+    pub shard: ShardId,
+    /// Which call.
+    pub id: CallId,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a call.
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    /// All of it was done.
+    Done(Done),
+    /// Nothing was done: the sender's view is not the server's. Get the newer one and ask again.
+    Fenced,
+    /// Nothing was done, and asking again will not help.
+    Refused(Refusal),
+}
+
+/// A call that was done.
+#[derive(Debug, Clone)]
+pub struct Done {
+    /// How the push ended.
+    pub pushed: Option<Pushed>,
+    /// What the pull read.
+    pub reads: Option<Reads>,
+    /// Every round below this clock is closed.
+    pub version: Clock,
+    /// The slot's next clock.
+    pub mark: Clock,
+}
+
+/// What a process wants to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Holds shards.
+    Server,
+    /// Computes.
+    Worker,
+}
+
+/// A wish to take part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Join {
+    /// As what.
+    pub role: Role,
+    /// Drawn at random by each life of a process.
+    pub nonce: u64,
+    /// The same for all lives of a process; a new one ends the others.
+    pub name: String,
+    /// Where others reach it, for servers.
+    pub address: String,
+}
+
+/// A sign of life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The newest view it has adopted.
+    pub epoch: Epoch,
+    /// The sender's clock.
+    pub sent: Time,
+    /// Servers that have caught up with a shard of the sender's, and that it now waits for.
+    pub caught_up: Vec<(ShardId, ServerId)>,
+    /// It wants to go once nothing depends on it.
+    pub leaving: bool,
+    /// What it waits for, in words; empty when it works.
+    pub waiting_for: String,
+    /// How far it has come: the lowest clock of its slots or shards.
+    pub clock: Clock,
+}

@@ -1,0 +1,184 @@
+//! What a process is told by its environment: one way in, whoever starts it.
+//!
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `THALWEG_ROLE` | `worker`, `server` or `coordinator` | alone: all three |
+//! | `THALWEG_COORDINATOR` | where the coordinator listens, `host:port` | |
+//! | `THALWEG_NAME` | the same for all lives of a process | role and process number |
+//! | `THALWEG_SECRET` | what all processes of the cluster know | none, on loopback only |
+//! | `THALWEG_BIND` | where to listen | `127.0.0.1` |
+//! | `THALWEG_WORKERS`, `THALWEG_SERVERS` | how many are announced | 1 |
+//! | `THALWEG_SLOTS` | parts of a batch | the number of workers |
+//! | `THALWEG_SHARDS` | parts of the parameters | the number of servers |
+//! | `THALWEG_REPLICAS` | servers per shard | 2, or 1 with one server |
+//! | `THALWEG_SYNC` | `bsp`, `ssp:S`, `async`, `backup:B` | `bsp` |
+//! | `THALWEG_STATE` | the coordinator's file | none |
+//! | `THALWEG_LEASE_MS` | how long silence is borne | 300 |
+//! | `THALWEG_PARENT` | the process without which this one ends | none |
+
+use std::net::{IpAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::handshake::Secret;
+use crate::coordinator::Size;
+use crate::error::ClusterError;
+use crate::sync::Sync;
+use crate::view::Timing;
+
+/// What a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The only one: worker, server and coordinator.
+    Alone,
+    /// Computes.
+    Worker,
+    /// Holds shards.
+    Server,
+    /// Keeps the view.
+    Coordinator,
+}
+
+/// Everything a process is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// What it is.
+    pub part: Part,
+    /// Where the coordinator listens.
+    pub coordinator: String,
+    /// The same for all lives of this process.
+    pub name: String,
+    /// The cluster's secret.
+    pub secret: Secret,
+    /// Where to listen.
+    pub bind: String,
+    /// What the run is made of.
+    pub size: Size,
+    /// The consistency.
+    pub sync: Sync,
+    /// The coordinator's file.
+    pub state: Option<PathBuf>,
+    /// Leases and heartbeats.
+    pub timing: Timing,
+    /// The process without which this one ends.
+    pub parent: Option<u32>,
+}
+
+impl Config {
+    /// From the variables above.
+    pub fn from_env() -> Result<Self, ClusterError> {
+        Self::from(|name| std::env::var(name).ok())
+    }
+
+    /// From any source of variables.
+    pub fn from(get: impl Fn(&str) -> Option<String>) -> Result<Self, ClusterError> {
+        let part = match get("THALWEG_ROLE").as_deref() {
+            None => Part::Alone,
+            Some("worker") => Part::Worker,
+            Some("server") => Part::Server,
+            Some("coordinator") => Part::Coordinator,
+            Some(got) => return Err(bad("THALWEG_ROLE", got, "worker, server or coordinator")),
+        };
+        let coordinator = match (part, get("THALWEG_COORDINATOR")) {
+            (Part::Alone, _) => "127.0.0.1:0".to_owned(),
+            (_, Some(address)) => address,
+            (_, None) => return Err(bad("THALWEG_COORDINATOR", "", "the coordinator's host:port")),
+        };
+        let n_workers = number(&get, "THALWEG_WORKERS", 1)?;
+        let n_servers = number(&get, "THALWEG_SERVERS", 1)?;
+        let size = Size {
+            n_servers,
+            n_workers,
+            n_shards: number(&get, "THALWEG_SHARDS", n_servers)?,
+            n_slots: number(&get, "THALWEG_SLOTS", n_workers)?,
+            replicas: number(&get, "THALWEG_REPLICAS", n_servers.min(2))?,
+        };
+        let lease = number(&get, "THALWEG_LEASE_MS", 300)?;
+        let timing = Timing {
+            lease: Duration::from_millis(lease as u64),
+            heartbeat: Duration::from_millis(lease as u64 / 5),
+            retry: Duration::from_secs(1),
+            ..Timing::default()
+        };
+        let role = get("THALWEG_ROLE").unwrap_or_else(|| "alone".into());
+        let config = Self {
+            part,
+            coordinator,
+            name: get("THALWEG_NAME").unwrap_or_else(|| format!("{role}-{}", std::process::id())),
+            secret: get("THALWEG_SECRET").map(Secret::new).unwrap_or_default(),
+            bind: get("THALWEG_BIND").unwrap_or_else(|| "127.0.0.1".into()),
+            size,
+            sync: get("THALWEG_SYNC").map_or(Ok(Sync::Bsp), |s| s.parse())?,
+            state: get("THALWEG_STATE").map(PathBuf::from),
+            timing,
+            parent: get("THALWEG_PARENT").map(|p| parse("THALWEG_PARENT", &p)).transpose()?,
+        };
+        Ok(config)
+    }
+
+    /// Listens at an address, if that is safe: beyond this host only with a secret.
+    pub fn listen(&self, address: &str) -> Result<TcpListener, ClusterError> {
+        let failed = |source| ClusterError::Listen { address: address.to_owned(), source };
+        let resolved: Vec<_> = address.to_socket_addrs().map_err(failed)?.collect();
+        let outside = resolved.iter().map(|a| a.ip()).any(|ip: IpAddr| !ip.is_loopback());
+        if outside && self.secret.is_empty() {
+            return Err(ClusterError::Open { address: address.to_owned() });
+        }
+        TcpListener::bind(&resolved[..]).map_err(failed)
+    }
+}
+
+fn bad(name: &str, got: &str, want: &str) -> ClusterError {
+    ClusterError::Variable { name: name.to_owned(), got: got.to_owned(), want: want.to_owned() }
+}
+
+fn parse<T: FromStr>(name: &str, text: &str) -> Result<T, ClusterError> {
+    text.parse().map_err(|_| bad(name, text, "a number"))
+}
+
+/// A number of things, at least one.
+fn number(get: &impl Fn(&str) -> Option<String>, name: &str, default: usize) -> Result<usize, ClusterError> {
+    let Some(text) = get(name) else { return Ok(default) };
+    let n: usize = parse(name, &text)?;
+    if (1..=1 << 20).contains(&n) { Ok(n) } else { Err(bad(name, &text, "a number from 1 to 1048576")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(variables: &[(&str, &str)]) -> Result<Config, ClusterError> {
+        let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+        Config::from(get)
+    }
+
+    #[test]
+    fn nothing_said_is_a_process_alone() {
+        let c = config(&[]).unwrap();
+        assert_eq!((c.part, c.sync, c.size.n_slots, c.size.replicas), (Part::Alone, Sync::Bsp, 1, 1));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_value() {
+        let worker = ("THALWEG_ROLE", "worker");
+        for (variables, part) in [
+            (vec![("THALWEG_ROLE", "boss")], "THALWEG_ROLE is \"boss\""),
+            (vec![worker], "THALWEG_COORDINATOR"),
+            (vec![("THALWEG_SLOTS", "0")], "THALWEG_SLOTS is \"0\""),
+            (vec![("THALWEG_SLOTS", "many")], "\"many\""),
+            (vec![("THALWEG_SYNC", "bps")], "\"bps\""),
+        ] {
+            let e = config(&variables).unwrap_err().to_string();
+            assert!(e.contains(part), "{e}");
+        }
+    }
+
+    #[test]
+    fn beyond_this_host_a_secret_is_needed() {
+        let open = config(&[]).unwrap();
+        assert!(matches!(open.listen("0.0.0.0:0"), Err(ClusterError::Open { .. })));
+        assert!(open.listen("127.0.0.1:0").is_ok());
+        assert!(config(&[("THALWEG_SECRET", "x")]).unwrap().listen("0.0.0.0:0").is_ok());
+    }
+}

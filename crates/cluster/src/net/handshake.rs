@@ -1,0 +1,137 @@
+//! Proof of the cluster's secret, before anything else is read.
+//!
+//! Who accepts sends 32 random bytes; who connects answers with 32 of its own and an HMAC-SHA256 over
+//! both; who accepts answers with another. Lengths are fixed, so that nothing is parsed before the proof.
+//! An eavesdropper cannot replay it, since both sides drew new numbers. It does not encrypt.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+/// How long a peer may take to prove itself.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What all processes of a cluster know and nobody else. Empty is allowed on loopback only.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// From any text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into().into_bytes())
+    }
+
+    /// A new one from the system's random numbers.
+    pub fn random() -> Self {
+        Self::new(random::<16>().iter().map(|b| format!("{b:02x}")).collect::<String>())
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The text, to be handed to processes that this one starts.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+
+    fn mac(&self, role: &[u8], challenge: &[u8; 32], answer: &[u8; 32]) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        [role, challenge, answer].iter().for_each(|part| mac.update(part));
+        mac
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Secret(..)")
+    }
+}
+
+/// Bytes from the system's random numbers.
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the system has random numbers");
+    bytes
+}
+
+/// The side that was connected to.
+pub fn accept(stream: &mut TcpStream, secret: &Secret) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let challenge = random::<32>();
+    stream.write_all(&challenge)?;
+    let (mut answer, mut proof) = ([0; 32], [0; 32]);
+    stream.read_exact(&mut answer)?;
+    stream.read_exact(&mut proof)?;
+    verify(secret.mac(b"connect", &challenge, &answer), &proof)?;
+    stream.write_all(&secret.mac(b"accept", &challenge, &answer).finalize().into_bytes())?;
+    stream.set_read_timeout(None)
+}
+
+/// The side that connects.
+pub fn connect(stream: &mut TcpStream, secret: &Secret) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut challenge = [0; 32];
+    stream.read_exact(&mut challenge)?;
+    let answer = random::<32>();
+    let proof = secret.mac(b"connect", &challenge, &answer).finalize().into_bytes();
+    stream.write_all(&[&answer[..], &proof[..]].concat())?;
+    let mut proof = [0; 32];
+    stream.read_exact(&mut proof).map_err(|_| wrong_secret())?;
+    verify(secret.mac(b"accept", &challenge, &answer), &proof)?;
+    stream.set_read_timeout(None)
+}
+
+/// In constant time.
+fn verify(mac: Hmac<Sha256>, proof: &[u8; 32]) -> io::Result<()> {
+    mac.verify_slice(proof).map_err(|_| wrong_secret())
+}
+
+fn wrong_secret() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "the peer does not have the cluster's secret (THALWEG_SECRET)",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn meet(accepts: &'static str, connects: &'static str) -> (io::Result<()>, io::Result<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let other = std::thread::spawn(move || {
+            connect(&mut TcpStream::connect(address).unwrap(), &Secret::new(connects))
+        });
+        let accepted = accept(&mut listener.accept().unwrap().0, &Secret::new(accepts));
+        (accepted, other.join().unwrap())
+    }
+
+    #[test]
+    fn equal_secrets_meet_and_others_are_refused_on_both_sides() {
+        let (a, b) = meet("one", "one");
+        assert!(a.is_ok() && b.is_ok());
+        let (a, b) = meet("one", "two");
+        assert_eq!(a.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(b.unwrap_err().to_string().contains("THALWEG_SECRET"));
+    }
+
+    #[test]
+    fn who_sends_anything_else_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let other = std::thread::spawn(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&[b'G'; 64]).unwrap();
+            stream
+        });
+        assert!(accept(&mut listener.accept().unwrap().0, &Secret::new("one")).is_err());
+        drop(other.join().unwrap());
+    }
+}

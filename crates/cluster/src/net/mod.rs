@@ -1,0 +1,6 @@
+//! Real processes: sockets, threads, the clock on the wall, and the environment.
+
+pub mod config;
+pub mod handshake;
+pub mod node;
+pub mod process;

@@ -1,0 +1,332 @@
+//! A state machine on sockets: the only threads of this crate.
+//!
+//! Each connection has a thread that reads and one that writes. Who reads a message steps the machine
+//! under its lock and leaves the answers in the queues of the writers: no step waits for a socket, and
+//! what one machine sends to one peer stays in order. Blocking sockets and threads, because a cluster of
+//! tens of processes needs no more, and a wake-up costs less than a task switch through a reactor.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::{self, BufReader};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::handshake::{self, Secret};
+use crate::ids::{Peer, ServerId};
+use crate::message::{Message, Outgoing, Time};
+use crate::wire::{self, Frame, Limits};
+
+/// Between two looks at the time.
+const TICK: Duration = Duration::from_millis(10);
+const CONNECT: Duration = Duration::from_millis(900);
+/// After a connection broke, it is tried again after so long.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// What runs on sockets.
+pub trait Machine: Send + 'static {
+    /// Takes in one message.
+    fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing>;
+    /// Lets time pass.
+    fn tick(&mut self, now: Time) -> Vec<Outgoing>;
+    /// The connection to a peer broke a moment ago.
+    fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing>;
+    /// Who it is.
+    fn me(&self) -> Peer;
+    /// Where a server listens, as far as it knows.
+    fn address(&self, server: ServerId) -> Option<String>;
+    /// Whether it has come to its end.
+    fn over(&self) -> bool;
+}
+
+/// A machine, its connections and its threads.
+pub struct Node<M: Machine>(Arc<Shared<M>>);
+
+impl<M: Machine> Clone for Node<M> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+struct Shared<M> {
+    machine: Mutex<M>,
+    changed: Condvar,
+    links: Mutex<Links>,
+    coordinator: String,
+    secret: Secret,
+    start: Instant,
+    closed: AtomicBool,
+    next_link: AtomicU64,
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+#[derive(Default)]
+struct Links {
+    by_peer: BTreeMap<Peer, Link>,
+    broken: Vec<(Peer, Instant)>,
+    problem: Option<String>, // why the coordinator was last not reached
+}
+
+#[derive(Clone)]
+struct Link {
+    id: u64,
+    queue: Sender<Frame>,
+    stream: Option<Arc<TcpStream>>, // for shutting it down; none while it connects
+}
+
+impl<M: Machine> Node<M> {
+    /// Runs a machine that finds its coordinator at this address.
+    pub fn new(machine: M, coordinator: String, secret: Secret) -> Self {
+        let node = Self(Arc::new(Shared {
+            machine: Mutex::new(machine),
+            changed: Condvar::new(),
+            links: Mutex::default(),
+            coordinator,
+            secret,
+            start: Instant::now(),
+            closed: AtomicBool::new(false),
+            next_link: AtomicU64::new(1),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+        }));
+        let timer = node.clone();
+        std::thread::spawn(move || timer.keep_time());
+        node
+    }
+
+    /// Lets others connect.
+    pub fn listen(&self, listener: TcpListener) {
+        let node = self.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if node.is_closed() {
+                    return;
+                }
+                let Ok(mut stream) = stream else { continue };
+                let node = node.clone();
+                std::thread::spawn(move || {
+                    // Whoever cannot prove the secret loses this connection, and nothing else happens.
+                    if handshake::accept(&mut stream, &node.0.secret).is_ok() {
+                        node.run(stream, None);
+                    }
+                });
+            }
+        });
+    }
+
+    /// The machine, for a look or a step.
+    pub fn lock(&self) -> MutexGuard<'_, M> {
+        self.0.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Steps the machine, and sends what it says.
+    pub fn step<T>(&self, f: impl FnOnce(&mut M, Time) -> (Vec<Outgoing>, T)) -> T {
+        let mut machine = self.lock();
+        let (out, result) = f(&mut machine, self.now());
+        self.send(&machine, out);
+        drop(machine);
+        self.0.changed.notify_all();
+        result
+    }
+
+    /// Waits until `f` finds what it looks for, or so long.
+    pub fn wait<T>(&self, at_most: Duration, mut f: impl FnMut(&mut M) -> Option<T>) -> Option<T> {
+        let end = Instant::now() + at_most;
+        let mut machine = self.lock();
+        loop {
+            if let Some(found) = f(&mut machine) {
+                return Some(found);
+            }
+            let left = end.checked_duration_since(Instant::now())?;
+            let waited = self.0.changed.wait_timeout(machine, left);
+            machine = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Time on this process's clock.
+    pub fn now(&self) -> Time {
+        self.0.start.elapsed()
+    }
+
+    /// Why the coordinator was last not reached.
+    pub fn problem(&self) -> Option<String> {
+        self.links().problem.clone()
+    }
+
+    /// Bytes received and sent.
+    pub fn traffic(&self) -> [u64; 2] {
+        [&self.0.received, &self.0.sent].map(|n| n.load(Ordering::Relaxed))
+    }
+
+    /// Ends all threads and connections.
+    pub fn close(&self) {
+        self.0.closed.store(true, Ordering::SeqCst);
+        for (_, link) in std::mem::take(&mut self.links().by_peer) {
+            if let Some(stream) = link.stream {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+        self.0.changed.notify_all();
+    }
+
+    /// Whether it was closed or came to its end.
+    pub fn is_closed(&self) -> bool {
+        self.0.closed.load(Ordering::SeqCst)
+    }
+
+    fn links(&self) -> MutexGuard<'_, Links> {
+        self.0.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep_time(&self) {
+        while !self.is_closed() {
+            std::thread::sleep(TICK);
+            let due: Vec<Peer> = {
+                let mut links = self.links();
+                let now = Instant::now();
+                let (due, later) =
+                    std::mem::take(&mut links.broken).into_iter().partition(|(_, at)| *at <= now);
+                links.broken = later;
+                let due: Vec<(Peer, Instant)> = due;
+                due.into_iter().map(|(peer, _)| peer).collect()
+            };
+            self.step(|machine, now| {
+                let mut out = machine.tick(now);
+                due.into_iter().for_each(|peer| out.extend(machine.reconnected(peer, now)));
+                (out, ())
+            });
+        }
+    }
+
+    /// Puts messages into the queues. Called under the machine's lock, so that their order is its order.
+    fn send(&self, machine: &M, out: Vec<Outgoing>) {
+        if out.is_empty() || self.is_closed() {
+            return;
+        }
+        let me = machine.me();
+        let mut links = self.links();
+        for (to, message) in out {
+            let link = match links.by_peer.entry(to) {
+                Entry::Occupied(link) => link.into_mut(),
+                Entry::Vacant(place) => match self.find(machine, to) {
+                    Some(address) => place.insert(self.connect(to, address)),
+                    None => continue,
+                },
+            };
+            let frame = Frame::new(me, &message);
+            self.0.sent.fetch_add(frame.len() as u64, Ordering::Relaxed);
+            // A queue whose thread has ended belongs to a link that is about to be removed.
+            let _ = link.queue.send(frame);
+        }
+    }
+
+    /// Where to connect to; workers connect to us, not we to them.
+    fn find(&self, machine: &M, to: Peer) -> Option<String> {
+        match to {
+            Peer::Coordinator => Some(self.0.coordinator.clone()),
+            Peer::Server(id) => machine.address(id),
+            Peer::Worker(_) | Peer::Newcomer(_) => None,
+        }
+    }
+
+    fn connect(&self, to: Peer, address: String) -> Link {
+        let (queue, frames) = channel();
+        let id = self.0.next_link.fetch_add(1, Ordering::Relaxed);
+        let node = self.clone();
+        std::thread::spawn(move || {
+            let connected = reach(&address).and_then(|mut stream| {
+                handshake::connect(&mut stream, &node.0.secret)?;
+                Ok(stream)
+            });
+            let problem = connected.as_ref().err().map(|e| format!("{address}: {e}"));
+            if to == Peer::Coordinator {
+                node.links().problem = problem;
+            }
+            match connected {
+                Ok(stream) => node.run(stream, Some((to, id, frames))),
+                Err(_) => node.broken(id),
+            }
+        });
+        Link { id, queue, stream: None }
+    }
+
+    /// Reads from a connection until it ends. Who connected has a queue already.
+    fn run(&self, stream: TcpStream, connected: Option<(Peer, u64, Receiver<Frame>)>) {
+        let _ = stream.set_nodelay(true);
+        let Ok(writing) = stream.try_clone().map(Arc::new) else { return };
+        let (mut known, id, frames, queue) = match connected {
+            Some((peer, id, frames)) => {
+                if let Some(link) = self.links().by_peer.get_mut(&peer).filter(|l| l.id == id) {
+                    link.stream = Some(writing.clone());
+                }
+                (Some(peer), id, frames, None)
+            }
+            None => {
+                let (queue, frames) = channel();
+                (None, self.0.next_link.fetch_add(1, Ordering::Relaxed), frames, Some(queue))
+            }
+        };
+        let writer = writing.clone();
+        std::thread::spawn(move || {
+            for frame in frames {
+                if frame.write(&mut &*writer).is_err() {
+                    break;
+                }
+            }
+            let _ = writer.shutdown(Shutdown::Both);
+        });
+        let mut reader = Counted { inner: BufReader::with_capacity(1 << 16, stream), n: &self.0.received };
+        // A malformed frame ends this connection and nothing else.
+        while let Ok(Some((from, message))) = wire::read(&mut reader, &Limits::default()) {
+            if self.is_closed() {
+                break;
+            }
+            if let Some(queue) = queue.as_ref().filter(|_| known != Some(from)) {
+                let link = Link { id, queue: queue.clone(), stream: Some(writing.clone()) };
+                self.links().by_peer.insert(from, link);
+                known = Some(from);
+            }
+            self.step(|machine, now| (machine.handle(from, message, now), ()));
+        }
+        self.broken(id);
+        let _ = writing.shutdown(Shutdown::Both);
+    }
+
+    /// A link has ended: forget it, and tell the machine in a moment.
+    fn broken(&self, id: u64) {
+        let mut links = self.links();
+        let peers: Vec<Peer> = links.by_peer.iter().filter(|(_, l)| l.id == id).map(|(p, _)| *p).collect();
+        for peer in peers {
+            links.by_peer.remove(&peer);
+            links.broken.push((peer, Instant::now() + AGAIN));
+        }
+    }
+}
+
+fn reach(address: &str) -> io::Result<TcpStream> {
+    let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "no such address");
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+struct Counted<'a, R> {
+    inner: R,
+    n: &'a AtomicU64,
+}
+
+impl<R: io::Read> io::Read for Counted<'_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buf)?;
+        self.n.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}

@@ -1,0 +1,424 @@
+//! The processes of a cluster: coordinator, server, and a worker's session, each on sockets.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::config::Config;
+use super::handshake::random;
+use super::node::{Machine, Node};
+use crate::coordinator::{Coordinator, Durable};
+use crate::error::ClusterError;
+use crate::ids::{Clock, Peer, ServerId};
+use crate::message::{Join, Message, Outgoing, Role, Time};
+use crate::rule::Registry;
+use crate::server::Server;
+use crate::session::{Event, Session};
+use crate::state::{Parts, Plan};
+use crate::view::View;
+use crate::wire::{Reader, Wire, Writer};
+
+/// How long a server that was asked to end may take to hand over its shards.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// The coordinator with its file and what it was last told by everybody.
+pub struct CoordinatorProcess {
+    coordinator: Coordinator,
+    file: Option<PathBuf>,
+    stored: Option<Durable>,
+    told: BTreeMap<Peer, Told>,
+}
+
+struct Told {
+    waiting_for: String,
+    clock: Clock,
+    at: Time,
+    since: (Time, Clock), // for the speed
+}
+
+impl Machine for CoordinatorProcess {
+    fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
+        match &message {
+            Message::AskStatus => return vec![(from, Message::Status(self.status(now)))],
+            Message::Heartbeat(h) => {
+                let told = self.told.entry(from).or_insert_with(|| Told {
+                    waiting_for: String::new(),
+                    clock: h.clock,
+                    at: now,
+                    since: (now, h.clock),
+                });
+                (told.waiting_for, told.clock, told.at) = (h.waiting_for.clone(), h.clock, now);
+            }
+            _ => {}
+        }
+        let out = self.coordinator.handle(from, message, now);
+        self.store();
+        out
+    }
+
+    fn tick(&mut self, now: Time) -> Vec<Outgoing> {
+        let out = self.coordinator.tick(now);
+        self.store();
+        out
+    }
+
+    fn reconnected(&mut self, _peer: Peer, _now: Time) -> Vec<Outgoing> {
+        Vec::new()
+    }
+
+    fn me(&self) -> Peer {
+        Peer::Coordinator
+    }
+
+    fn address(&self, _server: ServerId) -> Option<String> {
+        None
+    }
+
+    fn over(&self) -> bool {
+        false
+    }
+}
+
+impl CoordinatorProcess {
+    /// A new one, or one that goes on from its file.
+    pub fn new(config: &Config) -> Result<Self, ClusterError> {
+        let stored = config.state.as_deref().filter(|p| p.exists()).map(load).transpose()?;
+        let (size, timing) = (config.size.clone(), config.timing);
+        let coordinator = match stored.clone() {
+            Some(durable) => Coordinator::recover(size, timing, durable, Time::ZERO),
+            None => Coordinator::new(size, timing, None, None),
+        };
+        Ok(Self { coordinator, file: config.state.clone(), stored, told: BTreeMap::new() })
+    }
+
+    /// What must outlive a crash is on disk before any message of the step leaves.
+    fn store(&mut self) {
+        let (Some(file), durable) = (&self.file, self.coordinator.durable()) else { return };
+        if self.stored.as_ref() == Some(durable) {
+            return;
+        }
+        // A coordinator that cannot keep its promises over a crash must not make any.
+        store(file, durable).unwrap_or_else(|e| panic!("cannot store the view in {}: {e}", file.display()));
+        self.stored = Some(durable.clone());
+    }
+
+    /// One line per process: who it is, how far, how fast, and what it waits for.
+    fn status(&mut self, now: Time) -> Vec<String> {
+        let view = self.coordinator.view().clone();
+        let mut lines = vec![format!(
+            "view {}: {} servers, {} workers, {} shards, {} slots",
+            view.epoch.0,
+            view.servers.len(),
+            view.workers.len(),
+            view.shards.len(),
+            view.slots.len()
+        )];
+        let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), m));
+        for (peer, member) in servers.chain(view.workers.iter().map(|(id, m)| (Peer::Worker(*id), m))) {
+            let holds = holds(&view, peer);
+            let Some(told) = self.told.get_mut(&peer) else {
+                lines.push(format!("{}: {holds}, not heard of yet", member.name));
+                continue;
+            };
+            let (since, clock) = told.since;
+            let speed = (told.clock.saturating_sub(clock)) as f64 / (now - since).as_secs_f64().max(1e-3);
+            told.since = (now, told.clock);
+            let waits = if told.waiting_for.is_empty() { "works" } else { &told.waiting_for };
+            lines.push(format!(
+                "{}: {holds}, clock {}, {speed:.1} steps/s, heard of {:.0} ms ago, {waits}",
+                member.name,
+                told.clock,
+                (now - told.at).as_secs_f64() * 1e3
+            ));
+        }
+        lines
+    }
+}
+
+fn holds(view: &View, peer: Peer) -> String {
+    let list = |numbers: Vec<String>| if numbers.is_empty() { "none".into() } else { numbers.join(" ") };
+    match peer {
+        Peer::Server(id) => {
+            let roles = view.shards.iter().enumerate().filter_map(|(i, c)| {
+                let role = match c.pipeline().position(|s| s == id)? {
+                    0 => "head",
+                    _ if c.joining.is_some_and(|(s, _)| s == id) => "joins",
+                    _ => "copy",
+                };
+                Some(format!("{i}:{role}"))
+            });
+            format!("shards {}", list(roles.collect()))
+        }
+        Peer::Worker(id) => {
+            format!("slots {}", list(view.slots_of(id).iter().map(|s| s.0.to_string()).collect()))
+        }
+        Peer::Coordinator | Peer::Newcomer(_) => String::new(),
+    }
+}
+
+fn load(path: &Path) -> Result<Durable, ClusterError> {
+    let wrong = |problem: String| ClusterError::StateFile { path: path.display().to_string(), problem };
+    let bytes = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
+    let (sum, text) = bytes.split_first_chunk::<4>().ok_or_else(|| wrong("it is too short".into()))?;
+    if crc32fast::hash(text) != u32::from_le_bytes(*sum) {
+        return Err(wrong("its checksum is wrong; remove it to begin anew".into()));
+    }
+    Durable::get(&mut Reader::new(text)).map_err(|e| wrong(e.to_string()))
+}
+
+fn store(path: &Path, durable: &Durable) -> std::io::Result<()> {
+    let mut w = Writer::default();
+    durable.put(&mut w);
+    let text = w.into_text();
+    let temporary = path.with_extension("new");
+    std::fs::write(&temporary, [&crc32fast::hash(&text).to_le_bytes()[..], &text].concat())?;
+    std::fs::File::open(&temporary)?.sync_all()?;
+    std::fs::rename(temporary, path)
+}
+
+/// A server that begins a new life when it was expelled without having asked for it.
+pub struct ServerProcess {
+    server: Server,
+    plan: Arc<Plan>,
+    config: Config,
+    address: String,
+    leaving: bool,
+}
+
+impl ServerProcess {
+    /// A server that others reach at this address.
+    pub fn new(config: &Config, registry: Registry, address: String) -> Self {
+        let plan = Arc::new(Plan { registry, ..Plan::new(config.sync, config.size.n_slots) });
+        let server = Self::life(&plan, config, &address);
+        Self { server, plan, config: config.clone(), address, leaving: false }
+    }
+
+    fn life(plan: &Arc<Plan>, config: &Config, address: &str) -> Server {
+        let join = join(Role::Server, &config.name, address);
+        Server::new(plan.clone(), config.timing, join, Arc::new(|_, _| None))
+    }
+
+    fn reborn(&mut self) {
+        if self.server.expelled() && !self.leaving {
+            self.server = Self::life(&self.plan, &self.config, &self.address);
+        }
+    }
+
+    /// Asks to hand over its shards and go.
+    pub fn leave(&mut self) {
+        self.leaving = true;
+        self.server.leave();
+    }
+
+    /// The state machine.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl Machine for ServerProcess {
+    fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
+        let out = self.server.handle(from, message, now);
+        self.reborn();
+        out
+    }
+
+    fn tick(&mut self, now: Time) -> Vec<Outgoing> {
+        self.server.tick(now)
+    }
+
+    fn reconnected(&mut self, _peer: Peer, now: Time) -> Vec<Outgoing> {
+        self.server.reconnected(now)
+    }
+
+    fn me(&self) -> Peer {
+        self.server.id().map_or(Peer::Newcomer(self.server.nonce()), Peer::Server)
+    }
+
+    fn address(&self, server: ServerId) -> Option<String> {
+        self.server.view().servers.get(&server).map(|m| m.address.clone())
+    }
+
+    fn over(&self) -> bool {
+        // A cluster without workers has nothing to hand over to.
+        let idle = self.server.view().workers.is_empty();
+        self.leaving && (self.server.expelled() || idle)
+    }
+}
+
+/// A worker's session, and what has happened to it.
+pub struct WorkerProcess {
+    session: Session,
+    config: Config,
+    tables: Vec<Arc<Parts>>,
+    events: Vec<Event>,
+    /// When the coordinator last said anything.
+    pub heard: Time,
+}
+
+impl WorkerProcess {
+    /// A worker with these tables, by shard.
+    pub fn new(config: &Config, tables: Vec<Arc<Parts>>) -> Self {
+        let session = Self::life(config, &tables);
+        Self { session, config: config.clone(), tables, events: Vec::new(), heard: Time::ZERO }
+    }
+
+    fn life(config: &Config, tables: &[Arc<Parts>]) -> Session {
+        Session::new(config.sync, config.timing, join(Role::Worker, &config.name, ""), tables.to_vec())
+    }
+
+    /// Begins a new session after the old one was ended by the coordinator.
+    pub fn reborn(&mut self) {
+        self.session = Self::life(&self.config, &self.tables);
+    }
+
+    /// The state machine.
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    /// What has happened since the last time.
+    pub fn take_events(&mut self) -> Option<Vec<Event>> {
+        Some(std::mem::take(&mut self.events)).filter(|e| !e.is_empty())
+    }
+}
+
+impl Machine for WorkerProcess {
+    fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
+        if from == Peer::Coordinator {
+            self.heard = now;
+        }
+        let (out, events) = self.session.handle(from, message, now);
+        self.events.extend(events);
+        out
+    }
+
+    fn tick(&mut self, now: Time) -> Vec<Outgoing> {
+        self.session.tick(now)
+    }
+
+    fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing> {
+        self.session.reconnected(peer, now)
+    }
+
+    fn me(&self) -> Peer {
+        self.session.id().map_or(Peer::Newcomer(self.session.nonce()), Peer::Worker)
+    }
+
+    fn address(&self, server: ServerId) -> Option<String> {
+        self.session.view().servers.get(&server).map(|m| m.address.clone())
+    }
+
+    fn over(&self) -> bool {
+        false
+    }
+}
+
+fn join(role: Role, name: &str, address: &str) -> Join {
+    let nonce = u64::from_le_bytes(random());
+    Join { role, nonce, name: name.to_owned(), address: address.to_owned() }
+}
+
+/// Runs the coordinator until the process is asked to end.
+pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
+    let end = ending(config)?;
+    let listener = config.listen(&config.coordinator)?;
+    let node = Node::new(CoordinatorProcess::new(config)?, config.coordinator.clone(), config.secret.clone());
+    node.listen(listener);
+    while !end.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    node.close();
+    Ok(())
+}
+
+/// Starts a coordinator's threads on a port of the system's choice, which the configuration learns.
+pub fn start_coordinator(config: &mut Config) -> Result<Node<CoordinatorProcess>, ClusterError> {
+    let listener = config.listen(&config.coordinator)?;
+    let failed = |source| ClusterError::Listen { address: config.coordinator.clone(), source };
+    config.coordinator = listener.local_addr().map_err(failed)?.to_string();
+    let node = Node::new(CoordinatorProcess::new(config)?, config.coordinator.clone(), config.secret.clone());
+    node.listen(listener);
+    Ok(node)
+}
+
+/// Runs a server until the process is asked to end; then it hands over its shards first.
+pub fn serve(config: &Config, registry: Registry) -> Result<(), ClusterError> {
+    let end = ending(config)?;
+    let node = start_server(config, registry)?;
+    while !end.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    node.step(|server, _| (Vec::new(), server.leave()));
+    node.wait(DRAIN, |server| server.over().then_some(()));
+    node.close();
+    Ok(())
+}
+
+/// Starts a server's threads.
+pub fn start_server(config: &Config, registry: Registry) -> Result<Node<ServerProcess>, ClusterError> {
+    let listener = config.listen(&format!("{}:0", config.bind))?;
+    let failed = |source| ClusterError::Listen { address: config.bind.clone(), source };
+    let address = listener.local_addr().map_err(failed)?.to_string();
+    let server = ServerProcess::new(config, registry, address);
+    let node = Node::new(server, config.coordinator.clone(), config.secret.clone());
+    node.listen(listener);
+    Ok(node)
+}
+
+/// A flag that is raised when the process is asked to end, or when the one that started it is gone.
+pub fn ending(config: &Config) -> Result<Arc<AtomicBool>, ClusterError> {
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        let failed = |source| ClusterError::Listen { address: format!("signal {signal}"), source };
+        signal_hook::flag::register(signal, end.clone()).map_err(failed)?;
+    }
+    if let Some(parent) = config.parent {
+        std::thread::spawn(move || {
+            while std::os::unix::process::parent_id() == parent {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            // Nobody is left to tell: whoever started the run is gone.
+            std::process::exit(1);
+        });
+    }
+    Ok(end)
+}
+
+/// Asks a coordinator how things stand.
+pub fn ask_status(config: &Config) -> Result<Vec<String>, ClusterError> {
+    struct Asks(u64, Option<Vec<String>>, bool);
+    impl Machine for Asks {
+        fn handle(&mut self, _from: Peer, message: Message, _now: Time) -> Vec<Outgoing> {
+            if let Message::Status(lines) = message {
+                self.1 = Some(lines);
+            }
+            Vec::new()
+        }
+        fn tick(&mut self, _now: Time) -> Vec<Outgoing> {
+            let ask = !std::mem::replace(&mut self.2, true);
+            if ask { vec![(Peer::Coordinator, Message::AskStatus)] } else { Vec::new() }
+        }
+        fn reconnected(&mut self, _peer: Peer, _now: Time) -> Vec<Outgoing> {
+            self.2 = false;
+            Vec::new()
+        }
+        fn me(&self) -> Peer {
+            Peer::Newcomer(self.0)
+        }
+        fn address(&self, _server: ServerId) -> Option<String> {
+            None
+        }
+        fn over(&self) -> bool {
+            self.1.is_some()
+        }
+    }
+    let asks = Asks(u64::from_le_bytes(random()), None, false);
+    let node = Node::new(asks, config.coordinator.clone(), config.secret.clone());
+    let lines = node.wait(Duration::from_secs(2), |asks| asks.1.take());
+    let problem = node.problem().unwrap_or_else(|| format!("{} does not answer", config.coordinator));
+    node.close();
+    lines.ok_or(ClusterError::Unreachable { seconds: 2, problem })
+}

@@ -1,0 +1,188 @@
+//! What a server does with a sum of gradients: the update rule of a table.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use thalweg_tensor::Tensor;
+
+/// Turns values, gradient and state into new values, element by element or as a whole.
+///
+/// A rule must be a function of its arguments: primary and replica run it each for themselves and have
+/// to come to the same bits.
+pub trait UpdateRule: Send + std::marker::Sync {
+    /// How many state values it keeps per parameter, all zero at first.
+    fn state_per_value(&self) -> usize {
+        0
+    }
+
+    /// Writes the new values to `out`. `state` holds `state_per_value` arrays of the length of
+    /// `value`, one after another. `step` counts from one.
+    fn update(&self, step: u64, value: &[f32], grad: &[f32], state: &mut [f32], out: &mut [f32]);
+}
+
+/// The rules and functions that a server's program knows by name.
+#[derive(Clone, Default)]
+pub struct Registry {
+    rules: BTreeMap<String, Arc<dyn UpdateRule>>,
+    functions: BTreeMap<String, Arc<Function>>,
+}
+
+/// What `compute` runs on a server: a table's values in this shard and the caller's arguments.
+pub type Function = dyn Fn(&[f32], &[f32]) -> Vec<f32> + Send + std::marker::Sync;
+
+impl Registry {
+    /// Makes a rule known under a name.
+    pub fn rule(mut self, name: impl Into<String>, rule: impl UpdateRule + 'static) -> Self {
+        self.rules.insert(name.into(), Arc::new(rule));
+        self
+    }
+
+    /// Makes an update known that is written with tensors: `(value, gradient) -> new value`.
+    ///
+    /// ```
+    /// use thalweg_cluster::Registry;
+    /// let registry = Registry::default().update("shrink", |w, g| (w - g * 0.1) * 0.99);
+    /// # drop(registry);
+    /// ```
+    pub fn update(
+        self,
+        name: impl Into<String>,
+        f: impl Fn(Tensor, Tensor) -> Tensor + Send + std::marker::Sync + 'static,
+    ) -> Self {
+        self.rule(name, ByTensors(f))
+    }
+
+    /// Makes a function known that `compute` may call.
+    pub fn function(
+        mut self,
+        name: impl Into<String>,
+        f: impl Fn(&[f32], &[f32]) -> Vec<f32> + Send + std::marker::Sync + 'static,
+    ) -> Self {
+        self.functions.insert(name.into(), Arc::new(f));
+        self
+    }
+
+    pub(crate) fn find_function(&self, name: &str) -> Option<&Arc<Function>> {
+        self.functions.get(name)
+    }
+
+    /// The rule that a table asks for.
+    pub(crate) fn find(&self, rule: &Rule) -> Option<Arc<dyn UpdateRule>> {
+        match rule {
+            Rule::Add => Some(Arc::new(Add)),
+            Rule::Sgd { lr } => Some(Arc::new(Sgd { lr: *lr })),
+            Rule::Adagrad { lr, eps } => Some(Arc::new(Adagrad { lr: *lr, eps: *eps })),
+            Rule::Named(name) => self.rules.get(name).cloned(),
+        }
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registry({:?}, {:?})", self.rules.keys(), self.functions.keys())
+    }
+}
+
+/// Which rule a table uses.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Rule {
+    /// `value + gradient`: the table is a sum.
+    Add,
+    /// `value - lr · gradient`.
+    Sgd {
+        /// Learning rate.
+        lr: f32,
+    },
+    /// Duchi et al. 2011: `value - lr · gradient / (√Σ gradient² + eps)`.
+    Adagrad {
+        /// Learning rate.
+        lr: f32,
+        /// Keeps the quotient finite.
+        eps: f32,
+    },
+    /// A rule of the program's own, from its [`Registry`].
+    Named(String),
+}
+
+struct Add;
+
+impl UpdateRule for Add {
+    fn update(&self, _step: u64, value: &[f32], grad: &[f32], _state: &mut [f32], out: &mut [f32]) {
+        for ((o, v), g) in out.iter_mut().zip(value).zip(grad) {
+            *o = v + g;
+        }
+    }
+}
+
+struct Sgd {
+    lr: f32,
+}
+
+impl UpdateRule for Sgd {
+    fn update(&self, _step: u64, value: &[f32], grad: &[f32], _state: &mut [f32], out: &mut [f32]) {
+        for ((o, v), g) in out.iter_mut().zip(value).zip(grad) {
+            *o = v - self.lr * g;
+        }
+    }
+}
+
+struct Adagrad {
+    lr: f32,
+    eps: f32,
+}
+
+impl UpdateRule for Adagrad {
+    fn state_per_value(&self) -> usize {
+        1
+    }
+
+    fn update(&self, _step: u64, value: &[f32], grad: &[f32], state: &mut [f32], out: &mut [f32]) {
+        for (((o, v), g), sum) in out.iter_mut().zip(value).zip(grad).zip(state) {
+            *sum += g * g;
+            *o = v - self.lr * g / (sum.sqrt() + self.eps);
+        }
+    }
+}
+
+struct ByTensors<F>(F);
+
+impl<F: Fn(Tensor, Tensor) -> Tensor + Send + std::marker::Sync> UpdateRule for ByTensors<F> {
+    fn update(&self, _step: u64, value: &[f32], grad: &[f32], _state: &mut [f32], out: &mut [f32]) {
+        let n = value.len();
+        let new = (self.0)(Tensor::from_slice(value, [n]), Tensor::from_slice(grad, [n]));
+        out.copy_from_slice(&new.to_vec::<f32>());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(rule: &dyn UpdateRule, value: &[f32], grads: &[&[f32]]) -> Vec<f32> {
+        let (mut value, mut out) = (value.to_vec(), value.to_vec());
+        let mut state = vec![0.0; rule.state_per_value() * value.len()];
+        for (step, grad) in (1..).zip(grads) {
+            rule.update(step, &value, grad, &mut state, &mut out);
+            value.clone_from(&out);
+        }
+        value
+    }
+
+    #[test]
+    fn built_in_rules_follow_their_formulas() {
+        let find = |rule: Rule| Registry::default().find(&rule).unwrap();
+        assert_eq!(run(&*find(Rule::Add), &[1.0, 2.0], &[&[0.5, -1.0]]), [1.5, 1.0]);
+        assert_eq!(run(&*find(Rule::Sgd { lr: 0.5 }), &[1.0, 2.0], &[&[2.0, -2.0]]), [0.0, 3.0]);
+        let adagrad = find(Rule::Adagrad { lr: 1.0, eps: 0.0 });
+        assert_eq!(run(&*adagrad, &[0.0], &[&[3.0], &[4.0]]), [-1.0 - 4.0 / 5.0]);
+    }
+
+    #[test]
+    fn a_rule_written_with_tensors_is_found_by_name() {
+        let registry = Registry::default().update("halve", |w, g| (w - g) * 0.5);
+        let rule = registry.find(&Rule::Named("halve".into())).unwrap();
+        assert_eq!(run(&*rule, &[4.0, 8.0], &[&[0.0, 4.0]]), [2.0, 2.0]);
+        assert!(registry.find(&Rule::Named("other".into())).is_none());
+    }
+}

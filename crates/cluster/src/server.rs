@@ -1,0 +1,298 @@
+//! A server as a state machine: its copies of shards, its view and its lease.
+//!
+//! Nothing here opens a socket or looks at a clock: messages and the time come in, messages go out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::ids::{Clock, Epoch, Peer, ServerId, ShardId};
+use crate::message::{Answer, Call, Heartbeat, Join, Message, Outcome, Outgoing, Role, Time};
+use crate::replica::Replica;
+use crate::state::{Plan, Snapshot, State};
+use crate::view::{Lease, Timing, View};
+
+/// Where the shards of a run that goes on come from.
+pub type Source = Arc<dyn Fn(ShardId, Clock) -> Option<Snapshot> + Send + std::marker::Sync>;
+
+/// One life of a server process.
+pub struct Server {
+    plan: Arc<Plan>,
+    timing: Timing,
+    join: Join,
+    source: Source,
+    id: Option<ServerId>,
+    view: Arc<View>,
+    lease: Lease,
+    replicas: BTreeMap<ShardId, (Option<Epoch>, Replica)>, // with the epoch since when it joined its chain
+    leaving: bool,
+    expelled: bool,
+    next_heartbeat: Time,
+    next_repeat: Time,
+    snapshots: Vec<(ShardId, Snapshot)>,
+    early: VecDeque<(Peer, Message)>, // of views that are not known here yet
+}
+
+/// So many messages of a view to come are kept; more are sent again by whoever wants an answer.
+const MOST_EARLY: usize = 64;
+
+impl Server {
+    /// A server that will ask to join under this name and random number.
+    pub fn new(plan: Arc<Plan>, timing: Timing, join: Join, source: Source) -> Self {
+        debug_assert_eq!(join.role, Role::Server);
+        Self {
+            plan,
+            timing,
+            join,
+            source,
+            id: None,
+            view: Arc::default(),
+            lease: Lease::default(),
+            replicas: BTreeMap::new(),
+            leaving: false,
+            expelled: false,
+            next_heartbeat: Time::ZERO,
+            next_repeat: Time::ZERO,
+            snapshots: Vec::new(),
+            early: VecDeque::new(),
+        }
+    }
+
+    /// Takes in one message.
+    pub fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
+        let mut out = Vec::new();
+        let epoch = self.view.epoch;
+        self.take(from, message, now, &mut out);
+        if self.view.epoch != epoch {
+            for (from, message) in std::mem::take(&mut self.early) {
+                self.take(from, message, now, &mut out);
+            }
+        }
+        self.finish(out, now)
+    }
+
+    fn take(&mut self, from: Peer, message: Message, now: Time, out: &mut Vec<Outgoing>) {
+        if message.epoch().is_some_and(|epoch| epoch > self.view.epoch) && self.plan.mechanisms.fencing {
+            // The sender has a newer view. It comes here too, in a moment.
+            self.heartbeat(now, out);
+            self.early.push_back((from, message));
+            if self.early.len() > MOST_EARLY {
+                self.early.pop_front();
+            }
+            return;
+        }
+        match message {
+            Message::Welcome { nonce, you: Peer::Server(id) }
+                if nonce == self.join.nonce && self.id.is_none() =>
+            {
+                self.id = Some(id);
+                self.heartbeat(now, out);
+            }
+            Message::Grant { lease, view } => {
+                if let Some(sent) = lease {
+                    self.lease.renew(sent, self.timing.lease);
+                }
+                if let Some(view) = view.filter(|v| v.epoch > self.view.epoch) {
+                    self.adopt(view, now, out);
+                }
+            }
+            Message::Expelled => {
+                self.expelled = true;
+                self.lease = Lease::default();
+            }
+            Message::Call(call) => self.call(from, call, now, out),
+            Message::Replicate { epoch, shard, index, record } => {
+                self.chain(from, epoch, shard, now, out, |replica, from, out| {
+                    replica.replicate(from, index, record, out);
+                });
+            }
+            Message::Replicated { epoch, shard, index } => {
+                self.chain(from, epoch, shard, now, out, |replica, from, out| {
+                    replica.replicated(from, index, out);
+                });
+            }
+            Message::Install { epoch, shard, state } => {
+                self.chain(from, epoch, shard, now, out, |replica, from, out| {
+                    replica.install(from, &state, out);
+                });
+            }
+            Message::Answer(_)
+            | Message::Join(_)
+            | Message::Welcome { .. }
+            | Message::Heartbeat(_)
+            | Message::AskStatus
+            | Message::Status(_) => {}
+        }
+    }
+
+    /// Lets time pass: signs of life, and what was not acknowledged goes out again.
+    pub fn tick(&mut self, now: Time) -> Vec<Outgoing> {
+        let mut out = Vec::new();
+        if now >= self.next_heartbeat {
+            self.heartbeat(now, &mut out);
+        }
+        if now >= self.next_repeat {
+            self.next_repeat = now + self.timing.retry;
+            self.replicas.values_mut().for_each(|(_, replica)| replica.repeat(&mut out));
+        }
+        self.finish(out, now)
+    }
+
+    /// Sends again what the others may not have got, after a connection was lost.
+    pub fn reconnected(&mut self, now: Time) -> Vec<Outgoing> {
+        self.next_repeat = now;
+        self.tick(now)
+    }
+
+    /// Asks to be relieved of all shards; [`expelled`](Self::expelled) tells when that is done.
+    pub fn leave(&mut self) {
+        self.leaving = true;
+        self.next_heartbeat = Time::ZERO;
+    }
+
+    /// Whether the coordinator has taken it out of the view. Its copies are worthless then.
+    pub fn expelled(&self) -> bool {
+        self.expelled
+    }
+
+    fn call(&mut self, from: Peer, call: Call, now: Time, out: &mut Vec<Outgoing>) {
+        let (epoch, shard, id) = (self.view.epoch, call.shard, call.id);
+        let owns = from == self.view.owner(call.slot).map_or(Peer::Coordinator, Peer::Worker);
+        let heads = self.id.is_some() && self.view.head(shard) == self.id;
+        let leased = self.lease.holds(now) || !self.plan.mechanisms.lease;
+        let fenced = self.plan.mechanisms.fencing && (call.epoch != epoch || !owns);
+        match self.replicas.get_mut(&shard) {
+            // Without a lease nothing is even begun: its answer might not leave.
+            Some((_, replica)) if heads && !fenced && leased => {
+                replica.call(from, call, out);
+            }
+            _ => out.push((from, Message::Answer(Answer { epoch, shard, id, outcome: Outcome::Fenced }))),
+        }
+    }
+
+    fn chain(
+        &mut self,
+        from: Peer,
+        epoch: Epoch,
+        shard: ShardId,
+        now: Time,
+        out: &mut Vec<Outgoing>,
+        act: impl FnOnce(&mut Replica, ServerId, &mut Vec<Outgoing>),
+    ) {
+        let Peer::Server(from) = from else { return };
+        let fenced = epoch != self.view.epoch && self.plan.mechanisms.fencing;
+        if let Some((_, replica)) = self.replicas.get_mut(&shard).filter(|_| !fenced) {
+            let before = replica.caught_up();
+            act(replica, from, out);
+            if replica.caught_up() != before {
+                self.heartbeat(now, out); // the coordinator wants to know at once
+            }
+        }
+    }
+
+    fn adopt(&mut self, view: Arc<View>, now: Time, out: &mut Vec<Outgoing>) {
+        let Some(me) = self.id else { return };
+        for (shard, chain) in (0..).map(ShardId).zip(&view.shards) {
+            let joins = chain.joining.filter(|(server, _)| *server == me).map(|(_, since)| since);
+            if joins.is_none() && !chain.members.contains(&me) {
+                self.replicas.remove(&shard);
+                continue;
+            }
+            let stale =
+                self.replicas.get(&shard).is_some_and(|(since, _)| joins.is_some() && *since != joins);
+            if stale {
+                self.replicas.remove(&shard);
+            }
+            let (_, replica) = self.replicas.entry(shard).or_insert_with(|| {
+                let first = || {
+                    let snapshot = view.restored.and_then(|clock| (self.source)(shard, clock));
+                    match snapshot {
+                        Some(snapshot) => State::restored(self.plan.clone(), snapshot),
+                        None => State::new(self.plan.clone()),
+                    }
+                };
+                let state = joins.is_none().then(first);
+                (joins, Replica::new(shard, self.plan.clone(), state))
+            });
+            replica.adopt(view.epoch, chain, me, out);
+        }
+        self.view = view;
+        self.heartbeat(now, out); // the coordinator may be waiting for this
+    }
+
+    fn heartbeat(&mut self, now: Time, out: &mut Vec<Outgoing>) {
+        self.next_heartbeat = now + self.timing.heartbeat;
+        if self.id.is_none() {
+            out.push((Peer::Coordinator, Message::Join(self.join.clone())));
+            return;
+        }
+        let caught_up = self.replicas.iter().filter_map(|(s, (_, r))| Some((*s, r.caught_up()?))).collect();
+        let heartbeat = Heartbeat {
+            epoch: self.view.epoch,
+            sent: now,
+            caught_up,
+            leaving: self.leaving,
+            waiting_for: self.waiting_for(),
+            clock: self.replicas().filter_map(|(_, r)| Some(r.state()?.version())).min().unwrap_or(0),
+        };
+        out.push((Peer::Coordinator, Message::Heartbeat(heartbeat)));
+    }
+
+    /// Whom the rounds under way wait for.
+    pub fn waiting_for(&self) -> String {
+        let lines = self.replicas.iter().filter_map(|(shard, (_, replica))| {
+            let missing = replica.missing_slots();
+            let slot = missing.first()?;
+            let owner = self.view.owner(*slot).and_then(|s| self.view.workers.get(&s));
+            let owner = owner.map_or("nobody", |m| &m.name);
+            Some(format!("{shard} at clock {} waits for {slot} of {owner}", replica.state()?.version()))
+        });
+        lines.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Takes back what may not be said without a lease, and collects the snapshots that were completed.
+    fn finish(&mut self, mut out: Vec<Outgoing>, now: Time) -> Vec<Outgoing> {
+        if !self.lease.holds(now) && self.plan.mechanisms.lease {
+            for (_, message) in &mut out {
+                if let Message::Answer(Answer { outcome, .. }) = message {
+                    *outcome = Outcome::Fenced;
+                }
+            }
+        }
+        for (shard, (_, replica)) in &mut self.replicas {
+            self.snapshots.extend(replica.take_snapshots().into_iter().map(|s| (*shard, s)));
+        }
+        out
+    }
+
+    /// The snapshots that were completed since the last time.
+    pub fn take_snapshots(&mut self) -> Vec<(ShardId, Snapshot)> {
+        std::mem::take(&mut self.snapshots)
+    }
+
+    /// The random number of this life.
+    pub fn nonce(&self) -> u64 {
+        self.join.nonce
+    }
+
+    /// Who it is, once it was told.
+    pub fn id(&self) -> Option<ServerId> {
+        self.id
+    }
+
+    /// The newest view it knows.
+    pub fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    /// Its copies.
+    pub fn replicas(&self) -> impl Iterator<Item = (ShardId, &Replica)> {
+        self.replicas.iter().map(|(shard, (_, replica))| (*shard, replica))
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({}, {:?}, {}, {:?})", self.join.name, self.id, self.view.epoch, self.replicas)
+    }
+}

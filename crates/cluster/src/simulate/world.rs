@@ -1,0 +1,551 @@
+//! The simulated cluster: processes, their clocks, and a network that does what the schedule says.
+
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::check::{Checks, Violation};
+use super::program::Program;
+use super::schedule::{Draw, Node, Schedule, What};
+use crate::coordinator::{Coordinator, Durable, Size};
+use crate::error::Refusal;
+use crate::ids::{Clock, Peer, SessionId, ShardId, Slot};
+use crate::mechanisms::Mechanisms;
+use crate::message::{Join, Message, Outgoing, Role, Time};
+use crate::server::{Server, Source};
+use crate::session::{Event, Session};
+use crate::state::{Plan, Reads, Snapshot, State};
+use crate::view::Timing;
+use crate::wire;
+
+const MS: u64 = 1000;
+/// The network is whole and quick from here on.
+const HEALED: u64 = 2_000 * MS;
+/// A run that is not over by then makes no progress.
+const PATIENCE: u64 = 12_000 * MS;
+const TICK: u64 = 20 * MS;
+const SNAPSHOT_EVERY: Clock = 3;
+
+const TIMING: Timing = Timing {
+    lease: Duration::from_millis(300),
+    heartbeat: Duration::from_millis(60),
+    retry: Duration::from_millis(80),
+    drift: 20,
+    gather: Duration::from_millis(200),
+};
+
+type Storage = Arc<Mutex<BTreeMap<(Clock, ShardId), Snapshot>>>;
+
+/// A process and its circumstances.
+struct Process {
+    life: u64,
+    machine: Machine,
+    paused_until: u64,
+    offset: u64,    // of its clock, in microseconds
+    per_mille: u64, // the speed of its clock
+    leaving: bool,  // it has asked to go
+    gone: bool,     // it was let go and does not come back
+}
+
+enum Machine {
+    Down,
+    Coordinator(Box<Coordinator>),
+    Server(Box<Server>),
+    Worker(Box<Session>, BTreeMap<Slot, Vec<Reads>>),
+}
+
+enum Happening {
+    Deliver { from: Peer, to: Node, life: u64, message: Message },
+    Tick(Node, u64),
+    Fault(usize),
+    Lost,
+    Restart(Node),
+    Computed { node: Node, life: u64, slot: Slot, clock: Clock },
+}
+
+pub struct World {
+    schedule: Schedule,
+    program: Program,
+    plan: Arc<Plan>,
+    now: u64,
+    queue: BinaryHeap<Entry>,
+    next: u64,
+    draw: Draw,
+    processes: BTreeMap<Node, Process>,
+    addresses: BTreeMap<Peer, (Node, u64)>,
+    disk: Durable,
+    storage: Storage,
+    lives: u64,
+    checks: Checks,
+    events: u64,
+}
+
+/// In order of time, then of making.
+struct Entry(u64, u64, Happening);
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.0, other.1).cmp(&(self.0, self.1))
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// How many things happened.
+    pub events: u64,
+    /// How often each invariant was put to the test.
+    pub tested: BTreeMap<u32, u64>,
+    /// How often a shard got another head, and how often the run was restored from a snapshot.
+    pub failovers: [u64; 2],
+}
+
+impl World {
+    pub fn new(schedule: &Schedule, mechanisms: Mechanisms) -> Self {
+        let (n_slots, n_shards) = (schedule.n_slots as usize, schedule.n_shards as usize);
+        let program = Program::new(schedule.sync, n_slots, n_shards);
+        let plan =
+            Plan { snapshot_every: Some(SNAPSHOT_EVERY), mechanisms, ..Plan::new(schedule.sync, n_slots) };
+        let coordinator = Coordinator::new(size(schedule), TIMING, None, None);
+        let checks = Checks::new(program.clone(), schedule.sync, n_slots);
+        let mut world = Self {
+            schedule: schedule.clone(),
+            program,
+            plan: Arc::new(plan),
+            now: 0,
+            queue: BinaryHeap::new(),
+            next: 0,
+            draw: Draw::new(schedule.seed, 2),
+            processes: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            disk: coordinator.durable().clone(),
+            storage: Storage::default(),
+            lives: 0,
+            checks,
+            events: 0,
+        };
+        let servers = (0..schedule.n_servers).map(Node::Server);
+        for node in servers.chain((0..schedule.n_workers).map(Node::Worker)).chain([Node::Coordinator]) {
+            world.add(node);
+        }
+        for (i, fault) in schedule.faults.iter().enumerate() {
+            world.push(fault.at * MS, Happening::Fault(i));
+        }
+        world
+    }
+
+    /// Runs to the end, or to the first broken promise.
+    pub fn run(mut self) -> Result<Outcome, Violation> {
+        while let Some(Entry(at, _, happening)) = self.queue.pop() {
+            self.now = at;
+            self.events += 1;
+            self.happen(happening)?;
+            if self.events.is_multiple_of(64) && self.finished() {
+                self.check_end()?;
+                return Ok(Outcome {
+                    events: self.events,
+                    tested: self.checks.tested,
+                    failovers: self.checks.failovers,
+                });
+            }
+            if self.now > PATIENCE {
+                break;
+            }
+        }
+        Err(Violation { invariant: 5, what: format!("no end after {} ms: {}", self.now / MS, self.waits()) })
+    }
+
+    fn push(&mut self, at: u64, happening: Happening) {
+        self.next += 1;
+        self.queue.push(Entry(at, self.next, happening));
+    }
+
+    fn add(&mut self, node: Node) {
+        let (offset, per_mille) = (self.draw.below(1_000_000_000), 975 + self.draw.below(51));
+        let process = Process {
+            life: 0,
+            machine: Machine::Down,
+            paused_until: 0,
+            offset,
+            per_mille,
+            leaving: false,
+            gone: false,
+        };
+        self.processes.insert(node, process);
+        self.start(node);
+    }
+
+    /// Begins a new life of a process.
+    fn start(&mut self, node: Node) {
+        self.lives += 1;
+        let life = self.lives;
+        let now = self.local(node);
+        let join = |role| Join { role, nonce: life, name: node.to_string(), address: String::new() };
+        let machine = match node {
+            Node::Coordinator => Machine::Coordinator(Box::new(Coordinator::recover(
+                size(&self.schedule),
+                TIMING,
+                self.disk.clone(),
+                now,
+            ))),
+            Node::Server(_) => {
+                let storage = self.storage.clone();
+                let source: Source = Arc::new(move |shard, clock| {
+                    storage.lock().expect("one thread").get(&(clock, shard)).cloned()
+                });
+                Machine::Server(Box::new(Server::new(self.plan.clone(), TIMING, join(Role::Server), source)))
+            }
+            Node::Worker(_) => {
+                let tables = self.program.parts();
+                let session = Session::new(self.schedule.sync, TIMING, join(Role::Worker), tables);
+                Machine::Worker(Box::new(session), BTreeMap::new())
+            }
+        };
+        let process = self.processes.get_mut(&node).expect("it was added");
+        (process.life, process.machine, process.leaving) = (life, machine, false);
+        self.addresses.insert(Peer::Newcomer(life), (node, life));
+        if node == Node::Coordinator {
+            self.addresses.insert(Peer::Coordinator, (node, life));
+        }
+        self.push(self.now + life % 7 * MS, Happening::Tick(node, life));
+    }
+
+    /// The time on a process's own clock.
+    fn local(&self, node: Node) -> Time {
+        let p = &self.processes[&node];
+        Duration::from_micros(p.offset + self.now * p.per_mille / 1000)
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
+        match happening {
+            Happening::Fault(i) => self.fault(&self.schedule.faults[i].what.clone()),
+            Happening::Lost => self.restore(),
+            Happening::Restart(node) => {
+                if matches!(self.processes[&node].machine, Machine::Down) && !self.processes[&node].gone {
+                    self.start(node);
+                }
+            }
+            Happening::Deliver { to, life, .. }
+            | Happening::Tick(to, life)
+            | Happening::Computed { node: to, life, .. } => {
+                let process = &self.processes[&to];
+                if process.life != life || matches!(process.machine, Machine::Down) {
+                    return Ok(());
+                }
+                if process.paused_until > self.now {
+                    let at = process.paused_until;
+                    self.push(at, happening);
+                    return Ok(());
+                }
+                return self.act(to, happening);
+            }
+        }
+        Ok(())
+    }
+
+    /// One step of one process.
+    fn act(&mut self, node: Node, happening: Happening) -> Result<(), Violation> {
+        let now = self.local(node);
+        let process = self.processes.get_mut(&node).expect("looked up above");
+        let life = process.life;
+        let mut events = Vec::new();
+        let tick = matches!(happening, Happening::Tick(..));
+        let out = match (&mut process.machine, happening) {
+            (Machine::Coordinator(c), Happening::Deliver { from, message, .. }) => {
+                c.handle(from, message, now)
+            }
+            (Machine::Coordinator(c), _) => c.tick(now),
+            (Machine::Server(s), Happening::Deliver { from, message, .. }) => s.handle(from, message, now),
+            (Machine::Server(s), _) => s.tick(now),
+            (Machine::Worker(s, _), Happening::Deliver { from, message, .. }) => {
+                let (out, found) = s.handle(from, message, now);
+                events = found;
+                out
+            }
+            (Machine::Worker(s, reads), Happening::Computed { slot, clock, .. }) => {
+                match (reads.remove(&slot), s.id()) {
+                    (Some(reads), Some(id)) => {
+                        self.checks.begins(id, slot);
+                        s.call(slot, self.program.push(slot, clock, &reads), now)
+                    }
+                    _ => Vec::new(),
+                }
+            }
+            (Machine::Worker(s, _), _) => s.tick(now),
+            (Machine::Down, _) => Vec::new(),
+        };
+        if tick {
+            self.push(self.now + TICK, Happening::Tick(node, life));
+        }
+        self.look(node, &out)?;
+        self.send(node, out);
+        for event in events {
+            self.worker_event(node, event)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at a process after its step, before anything leaves it.
+    fn look(&mut self, node: Node, out: &[Outgoing]) -> Result<(), Violation> {
+        let process = self.processes.get_mut(&node).expect("it has just acted");
+        match &mut process.machine {
+            Machine::Coordinator(c) => {
+                if c.view().epoch != self.disk.view.epoch {
+                    self.checks.view(c.view())?;
+                }
+                let lost = c.view().lost().is_some() && self.disk.view.lost().is_none();
+                self.disk = c.durable().clone();
+                if lost {
+                    self.push(self.now, Happening::Lost);
+                }
+            }
+            Machine::Server(s) => {
+                self.checks.server(s, out)?;
+                for (shard, snapshot) in s.take_snapshots() {
+                    let state = State::restored(self.plan.clone(), snapshot.clone());
+                    self.checks.snapshot(shard, snapshot.clock, &state)?;
+                    self.storage.lock().expect("one thread").insert((snapshot.clock, shard), snapshot);
+                }
+                if let Some(id) = s.id() {
+                    self.addresses.insert(Peer::Server(id), (node, process.life));
+                }
+                if s.expelled() {
+                    process.gone = process.leaving;
+                    process.machine = Machine::Down;
+                    self.push(self.now + 10 * MS, Happening::Restart(node));
+                }
+            }
+            Machine::Worker(s, _) => {
+                if let Some(id) = s.id() {
+                    self.addresses.insert(Peer::Worker(id), (node, process.life));
+                }
+            }
+            Machine::Down => {}
+        }
+        Ok(())
+    }
+
+    fn worker_event(&mut self, node: Node, event: Event) -> Result<(), Violation> {
+        let now = self.local(node);
+        let process = self.processes.get_mut(&node).expect("it has just acted");
+        let life = process.life;
+        let Machine::Worker(session, held) = &mut process.machine else { return Ok(()) };
+        let id = session.id().expect("only members have events");
+        let mut out = Vec::new();
+        match event {
+            Event::Gained { slot, clock } if clock < self.schedule.clocks => {
+                self.checks.begins(id, slot);
+                out = session.call(slot, self.program.pull(), now);
+            }
+            Event::Gained { .. } => {}
+            Event::Dropped { slot } => drop(held.remove(&slot)),
+            Event::Done { slot, asked, clock, pushed, reads } => {
+                let reads: Vec<Reads> = reads.into_iter().flatten().collect();
+                self.checks.done(id, slot, asked, &pushed)?;
+                self.checks.read(id, slot, clock, &reads)?;
+                if clock < self.schedule.clocks {
+                    held.insert(slot, reads);
+                    let at = self.now + 500 + self.draw.below(60 * MS);
+                    self.push(at, Happening::Computed { node, life, slot, clock });
+                }
+            }
+            Event::Refused { slot, refusal } => {
+                // A worker is ahead of a shard only when the shard forgot what it had acknowledged.
+                let forgot = matches!(refusal, Refusal::Clock { want, got } if got > want);
+                let what = format!("{slot} of {id} was refused: {refusal}");
+                return Err(Violation { invariant: if forgot { 2 } else { 5 }, what });
+            }
+            Event::Ended(_) => {
+                process.gone = process.leaving;
+                process.machine = Machine::Down;
+                self.push(self.now + 10 * MS, Happening::Restart(node));
+            }
+        }
+        self.send(node, out);
+        Ok(())
+    }
+
+    /// Puts messages on the network, which may lose, repeat and delay them.
+    fn send(&mut self, from: Node, out: Vec<Outgoing>) {
+        let sender = match &self.processes[&from].machine {
+            Machine::Coordinator(_) => Peer::Coordinator,
+            Machine::Server(s) => s.id().map_or(Peer::Newcomer(self.processes[&from].life), Peer::Server),
+            Machine::Worker(s, _) => s.id().map_or(Peer::Newcomer(self.processes[&from].life), Peer::Worker),
+            Machine::Down => return,
+        };
+        let healed = self.now >= HEALED;
+        for (to, message) in out {
+            let Some((node, life)) = self.addresses.get(&to).copied() else { continue };
+            let copies = if healed {
+                1
+            } else {
+                u32::from(!self.draw.happens(self.schedule.loss))
+                    + u32::from(self.draw.happens(self.schedule.twice))
+            };
+            for _ in 0..copies {
+                let most = if healed { 500 } else { self.schedule.delay };
+                // Now and then one message is very late.
+                let late = if !healed && self.draw.happens(10) { self.draw.below(400 * MS) } else { 0 };
+                let at = self.now + 50 + self.draw.below(most) + late;
+                if self.cut(from, node, self.now) || self.cut(from, node, at) {
+                    continue;
+                }
+                let message = if self.schedule.seed.is_multiple_of(4) {
+                    carried(sender, &message)
+                } else {
+                    message.clone()
+                };
+                self.push(at, Happening::Deliver { from: sender, to: node, life, message });
+            }
+        }
+    }
+
+    /// Whether the network does not carry messages between two processes at a moment.
+    fn cut(&self, from: Node, to: Node, at: u64) -> bool {
+        self.schedule.faults.iter().any(|fault| {
+            let during = |ms: u64| (fault.at * MS..(fault.at + ms) * MS).contains(&at);
+            match &fault.what {
+                What::Partition(side, ms) => during(*ms) && side.contains(&from) != side.contains(&to),
+                What::Cut(a, b, ms) => during(*ms) && (from, to) == (*a, *b),
+                _ => false,
+            }
+        })
+    }
+
+    fn fault(&mut self, what: &What) {
+        match what {
+            What::Crash(node, ms) => {
+                if let Some(process) = self.processes.get_mut(node) {
+                    process.machine = Machine::Down;
+                    self.push(self.now + ms * MS, Happening::Restart(*node));
+                }
+            }
+            What::Pause(node, ms) => {
+                if let Some(process) = self.processes.get_mut(node) {
+                    process.paused_until = process.paused_until.max(self.now + ms * MS);
+                }
+            }
+            What::Arrive(node) => {
+                if !self.processes.contains_key(node) {
+                    self.add(*node);
+                }
+            }
+            What::Leave(node) => self.leave(*node),
+            What::Partition(..) | What::Cut(..) => {}
+        }
+    }
+
+    fn leave(&mut self, node: Node) {
+        // Somebody must stay to do the work.
+        let same = |n: &Node| std::mem::discriminant(n) == std::mem::discriminant(&node);
+        let others = self.processes.iter().filter(|(n, p)| same(n) && !p.leaving).count();
+        if others < 2 {
+            return;
+        }
+        let now = self.local(node);
+        let Some(process) = self.processes.get_mut(&node) else { return };
+        process.leaving = true;
+        let out = match &mut process.machine {
+            Machine::Server(s) => {
+                s.leave();
+                Vec::new()
+            }
+            Machine::Worker(s, _) => s.leave(now),
+            _ => Vec::new(),
+        };
+        self.send(node, out);
+    }
+
+    /// All copies of a shard are gone: everything starts again from the last whole snapshot.
+    fn restore(&mut self) {
+        let mut storage = self.storage.lock().expect("one thread");
+        let n_shards = self.schedule.n_shards as usize;
+        let mut by_clock: BTreeMap<Clock, usize> = BTreeMap::new();
+        storage.keys().for_each(|(clock, _)| *by_clock.entry(*clock).or_default() += 1);
+        let clock = by_clock.into_iter().rev().find(|(_, n)| *n == n_shards).map_or(0, |(clock, _)| clock);
+        storage.retain(|(c, _), _| *c <= clock);
+        drop(storage);
+        let restored = Some(clock).filter(|c| *c > 0);
+        let n_servers =
+            self.processes.iter().filter(|(n, p)| matches!(n, Node::Server(_)) && !p.gone).count();
+        let size = Size { n_servers, ..size(&self.schedule) };
+        self.schedule.n_servers = n_servers as u32;
+        let coordinator = Coordinator::new(size, TIMING, restored, Some(&self.disk));
+        self.disk = coordinator.durable().clone();
+        self.checks.restored(clock, self.disk.view.epoch, SessionId(self.disk.next_id));
+        let nodes: Vec<Node> =
+            self.processes.keys().copied().filter(|n| !matches!(n, Node::Worker(_))).collect();
+        for node in nodes {
+            self.processes.get_mut(&node).expect("just listed").machine = Machine::Down;
+            self.push(self.now + 5 * MS, Happening::Restart(node));
+        }
+    }
+
+    /// The head's state of a shard, in the newest view.
+    fn head_state(&self, shard: ShardId) -> Option<&State> {
+        let head = self.disk.view.head(shard)?;
+        self.processes.values().find_map(|p| match &p.machine {
+            Machine::Server(s) if s.id() == Some(head) && s.view().epoch == self.disk.view.epoch => {
+                s.replicas().find(|(id, _)| *id == shard)?.1.state()
+            }
+            _ => None,
+        })
+    }
+
+    fn finished(&self) -> bool {
+        let shards = (0..self.schedule.n_shards).map(ShardId);
+        let faults_over = self.schedule.faults.last().is_none_or(|f| f.at * MS < self.now);
+        let mut states = shards.map(|shard| self.head_state(shard));
+        faults_over && states.all(|s| s.is_some_and(|s| s.version() >= self.schedule.clocks))
+    }
+
+    fn check_end(&mut self) -> Result<(), Violation> {
+        for shard in (0..self.schedule.n_shards).map(ShardId) {
+            let state = self.head_state(shard).expect("finished looked at it").clone();
+            self.checks.end(shard, self.schedule.clocks, &state)?;
+        }
+        Ok(())
+    }
+
+    /// Who waits for what, for the report of a run that makes no progress.
+    fn waits(&self) -> String {
+        let waits = self.processes.iter().filter_map(|(node, p)| match &p.machine {
+            Machine::Worker(s, _) if !s.waiting_for().is_empty() => {
+                Some(format!("{node} waits for {}", s.waiting_for()))
+            }
+            Machine::Server(s) if !s.waiting_for().is_empty() => Some(format!("{node}: {}", s.waiting_for())),
+            Machine::Down => Some(format!("{node} is down")),
+            _ => None,
+        });
+        format!("{}; {:?}", waits.collect::<Vec<_>>().join("; "), self.disk.view)
+    }
+}
+
+/// A message as it is after its way through the wire format.
+fn carried(from: Peer, message: &Message) -> Message {
+    let mut bytes = Vec::new();
+    wire::Frame::new(from, message).write(&mut bytes).expect("memory takes everything");
+    let read = wire::read(&mut &bytes[..], &wire::Limits::default()).expect("what was written can be read");
+    read.expect("a frame was written").1
+}
+
+fn size(schedule: &Schedule) -> Size {
+    Size {
+        n_servers: schedule.n_servers as usize,
+        n_workers: schedule.n_workers as usize,
+        n_shards: schedule.n_shards as usize,
+        n_slots: schedule.n_slots as usize,
+        replicas: schedule.replicas as usize,
+    }
+}

@@ -1,0 +1,92 @@
+//! The layout of every message: one line each, in the order of their bytes.
+
+use std::sync::Arc;
+
+use super::Limits;
+use super::codec::{Reader, Wire, WireError, Writer, wire};
+use crate::codec::{Codec, Encoded};
+use crate::coordinator::Durable;
+use crate::error::Refusal;
+use crate::ids::{CallId, Epoch, Peer, ServerId, SessionId, ShardId, Slot, TableId};
+use crate::message::{Answer, Call, Done, Heartbeat, Join, Message, Outcome, Role};
+use crate::rule::Rule;
+use crate::state::{Pushed, Record, Sent};
+use crate::table::{Contents, Delta, Form, Init, PartSpec, Want};
+use crate::view::{Chain, Member, View};
+
+wire!(tuple ServerId SessionId ShardId Slot Epoch TableId CallId);
+wire!(enum Peer, "peer" { 0 Coordinator, 1 Server(id), 2 Worker(id), 3 Newcomer(nonce) });
+
+wire!(enum Message, "message" {
+    0 Call(call),
+    1 Answer(answer),
+    2 Replicate { epoch, shard, index, record },
+    3 Replicated { epoch, shard, index },
+    4 Install { epoch, shard, state },
+    5 Join(join),
+    6 Welcome { nonce, you },
+    7 Heartbeat(heartbeat),
+    8 Grant { lease, view },
+    9 Expelled,
+    10 AskStatus,
+    11 Status(lines)
+});
+
+wire!(struct Call { epoch, shard, id, slot, clock, create, push, pull, fresh });
+wire!(struct Answer { epoch, shard, id, outcome });
+wire!(enum Outcome, "outcome" { 0 Done(done), 1 Fenced, 2 Refused(refusal) });
+wire!(struct Done { pushed, reads, version, mark });
+wire!(enum Pushed, "end of a push" { 0 Applied, 1 Duplicate, 2 Stale });
+wire!(struct Join { role, nonce, name, address });
+wire!(enum Role, "role" { 0 Server, 1 Worker });
+wire!(struct Heartbeat { epoch, sent, caught_up, leaving, waiting_for, clock });
+
+wire!(struct View { epoch, servers, workers, shards, slots, restored });
+wire!(struct Durable { view, next_id, yielding, begun });
+wire!(struct Member { name, address, nonce, leaving, confirmed });
+wire!(struct Chain { members, joining, lost });
+
+wire!(enum Record, "record" {
+    0 Create(parts),
+    1 Round { clock, slots, sum },
+    2 Push { slot, clock, update }
+});
+wire!(struct Sent { index, version, marks, counted, tables });
+wire!(struct PartSpec { form, rule });
+wire!(enum Form, "form" { 0 Dense { len }, 1 Rows { width, init } });
+wire!(enum Init, "first value" { 0 Zero, 1 Uniform { seed, scale } });
+wire!(enum Rule, "rule" { 0 Add, 1 Sgd { lr }, 2 Adagrad { lr, eps }, 3 Named(name) });
+wire!(enum Delta, "gradient" { 0 Dense(values), 1 Rows(keys, values), 2 Packed(encoded) });
+wire!(enum Codec, "codec" { 0 F32, 1 Bf16, 2 Int8, 3 TopK(one_in) });
+wire!(enum Want, "wish" { 0 Dense, 1 Rows(keys), 2 Compute(name, args) });
+wire!(enum Contents, "contents" {
+    0 Dense { values, state, previous },
+    1 Rows { rows, previous }
+});
+wire!(enum Refusal, "refusal" {
+    0 Mismatch { table },
+    1 UnknownRule { table, rule },
+    2 UnknownFunction { function },
+    3 NoTable { table },
+    4 Form { table, want, got },
+    5 Keys { table },
+    6 Clock { want, got },
+    7 Slot { got, n_slots }
+});
+
+impl Wire for Arc<Encoded> {
+    fn put(&self, w: &mut Writer) {
+        self.codec().put(w);
+        self.len().put(w);
+        self.bytes().to_vec().put(w);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (codec, len, bytes) = (Codec::get(r)?, usize::get(r)?, Vec::<u8>::get(r)?);
+        let most = Limits::default().data;
+        if len as u64 > most / 4 {
+            return Err(WireError::Large { what: "packed values", got: len as u64, most: most / 4 });
+        }
+        let unfit = WireError::Unknown { what: "length of packed values", got: len as u64 };
+        Encoded::from_bytes(codec, len, bytes).map(Arc::new).ok_or(unfit)
+    }
+}

@@ -1,0 +1,74 @@
+//! The promises hold under everything the simulator does, and its checks notice when a mechanism is
+//! missing. `cargo xtask simulate` plays more.
+
+use thalweg_cluster::Mechanisms;
+use thalweg_cluster::simulate::{Schedule, minimise, run};
+
+#[test]
+fn no_promise_is_broken_in_a_thousand_schedules() {
+    for seed in 0..1000 {
+        let schedule = Schedule::new(seed);
+        if let Err(violation) = run(&schedule, Mechanisms::default()) {
+            panic!("seed {seed}: {violation}\n{}", minimise(&schedule, Mechanisms::default()));
+        }
+    }
+}
+
+#[test]
+fn the_same_schedule_gives_the_same_run() {
+    for seed in [3, 14, 159] {
+        let [a, b] = [(); 2].map(|()| run(&Schedule::new(seed), Mechanisms::default()).unwrap());
+        assert_eq!((a.events, a.tested), (b.events, b.tested), "seed {seed}");
+    }
+}
+
+/// Plays schedules without a mechanism until a check notices, and says which.
+fn noticed(missing: &str, mechanisms: Mechanisms, invariants: &[u32]) {
+    const SEEDS: u64 = 20_000;
+    for seed in 0..SEEDS {
+        let schedule = Schedule::new(seed);
+        let Err(violation) = run(&schedule, mechanisms) else { continue };
+        let small = minimise(&schedule, mechanisms);
+        let violation_of_small = run(&small, mechanisms).expect_err("the smallest one fails too");
+        println!("without {missing}: seed {seed}: {violation}\nsmallest: {violation_of_small}\n{small}");
+        assert!(small.faults.len() <= schedule.faults.len());
+        assert!(invariants.contains(&violation.invariant), "{violation}");
+        return;
+    }
+    panic!("nothing noticed in {SEEDS} schedules that {missing} was missing");
+}
+
+#[test]
+fn missing_dedup_is_noticed() {
+    noticed("dedup", Mechanisms { dedup: false, ..Default::default() }, &[1]);
+}
+
+#[test]
+fn missing_fencing_is_noticed() {
+    noticed("fencing", Mechanisms { fencing: false, ..Default::default() }, &[2, 3, 5, 8, 13, 17]);
+}
+
+#[test]
+fn a_missing_lease_is_noticed() {
+    noticed("leases", Mechanisms { lease: false, ..Default::default() }, &[2, 17]);
+}
+
+#[test]
+fn a_missing_staleness_bound_is_noticed() {
+    noticed("the staleness bound", Mechanisms { staleness_bound: false, ..Default::default() }, &[4, 8]);
+}
+
+#[test]
+fn missing_replication_is_noticed() {
+    noticed("replication", Mechanisms { replication: false, ..Default::default() }, &[2, 6, 8]);
+}
+
+#[test]
+fn a_replica_that_is_promoted_too_early_is_noticed() {
+    noticed("full sync", Mechanisms { full_sync: false, ..Default::default() }, &[1, 2, 5, 6, 8]);
+}
+
+#[test]
+fn a_sum_in_order_of_arrival_is_noticed() {
+    noticed("the order of slots", Mechanisms { slot_order: false, ..Default::default() }, &[8]);
+}

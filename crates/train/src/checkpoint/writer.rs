@@ -1,0 +1,285 @@
+//! Writing checkpoints on a thread of their own, and removing old ones.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+use thalweg_core::Buffer;
+use thalweg_formats::{Stored, safetensors};
+use thalweg_tensor::Tensor;
+
+use super::manifest::{Manifest, PartFile, manifest_path, names, part_name, sha256, steps};
+use crate::error::TrainError;
+
+/// Which score is best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Best {
+    /// The lowest, such as a loss.
+    Lowest,
+    /// The highest, such as an accuracy.
+    Highest,
+}
+
+impl Best {
+    /// The better one first; a missing score is worse than any.
+    pub(super) fn compare(self, a: Option<f64>, b: Option<f64>) -> Ordering {
+        match (a, b) {
+            (Some(a), Some(b)) if self == Best::Lowest => a.total_cmp(&b),
+            (Some(a), Some(b)) => b.total_cmp(&a),
+            (a, b) => b.is_some().cmp(&a.is_some()),
+        }
+    }
+}
+
+/// Which checkpoints stay.
+#[derive(Debug, Clone)]
+pub struct Keep {
+    /// The newest so many; at least 1. With 2 or more there is one to fall back to.
+    pub last: usize,
+    /// The best one too.
+    pub best: Option<Best>,
+    /// Parts that are saved at most every so many steps; in between, checkpoints name their last file. For large
+    /// tables of which little changes. A run that resumes gets the older values of such a part.
+    pub intervals: BTreeMap<String, u64>,
+}
+
+impl Default for Keep {
+    fn default() -> Self {
+        Self { last: 3, best: None, intervals: BTreeMap::new() }
+    }
+}
+
+/// What is to be saved.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    step: u64,
+    score: Option<f64>,
+    state: Value,
+    parts: BTreeMap<String, Vec<(String, Tensor)>>,
+}
+
+impl Snapshot {
+    /// The state after a step: epoch, data position, random numbers, schedule, whatever resuming needs.
+    pub fn new(step: u64, state: Value) -> Self {
+        Self { step, score: None, state, parts: BTreeMap::new() }
+    }
+
+    /// How good it is, for [`Keep::best`].
+    pub fn score(mut self, score: f64) -> Self {
+        self.score = Some(score);
+        self
+    }
+
+    /// Named tensors, such as a model's or an optimiser's.
+    pub fn part<N: Into<String>>(
+        mut self,
+        name: &str,
+        tensors: impl IntoIterator<Item = (N, Tensor)>,
+    ) -> Self {
+        self.parts.insert(name.to_owned(), tensors.into_iter().map(|(n, t)| (n.into(), t)).collect());
+        self
+    }
+}
+
+/// The checkpoints of a run that is being trained. One process writes them at a time.
+///
+/// ```
+/// use serde_json::json;
+/// use thalweg_tensor::Tensor;
+/// use thalweg_train::{Checkpoints, Keep, Snapshot, load_latest};
+/// let dir = std::env::temp_dir().join(format!("thalweg-checkpoint-doc-{}", std::process::id()));
+/// let mut checkpoints = Checkpoints::open(&dir, Keep::default())?;
+/// let weights = [("w", Tensor::from([1.0f32, 2.0]))];
+/// checkpoints.save(Snapshot::new(100, json!({"epoch": 1})).part("model", weights))?;
+/// checkpoints.flush()?;
+///
+/// let loaded = load_latest(&dir)?.unwrap();
+/// assert_eq!((loaded.step, &loaded.state["epoch"]), (100, &json!(1)));
+/// assert_eq!(loaded.parts["model"]["w"].to_vec::<f32>(), [1.0, 2.0]);
+/// # drop(checkpoints);
+/// # std::fs::remove_dir_all(dir).unwrap();
+/// # Ok::<(), thalweg_train::TrainError>(())
+/// ```
+pub struct Checkpoints {
+    /// At home when nothing is being written.
+    store: Option<Store>,
+    writing: Option<JoinHandle<(Store, Result<(), TrainError>)>>,
+}
+
+/// What the writing thread needs: lent to it for the time of one checkpoint.
+struct Store {
+    folder: PathBuf,
+    keep: Keep,
+    /// The newest file of each part.
+    parts: BTreeMap<String, PartFile>,
+    /// Held as long as this process may write.
+    _lock: File,
+}
+
+impl Checkpoints {
+    /// Opens or makes a folder of checkpoints, and removes what a killed process left unfinished.
+    pub fn open(folder: impl AsRef<Path>, keep: Keep) -> Result<Self, TrainError> {
+        let folder = folder.as_ref();
+        fs::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
+        let lock_path = folder.join(".lock");
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_path)
+            .map_err(TrainError::io("open", &lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(TrainError::Locked { path: folder.to_owned() }),
+            Err(fs::TryLockError::Error(e)) => return Err(TrainError::io("lock", &lock_path)(e)),
+        }
+        let newest = steps(folder)?.into_iter().find_map(|s| Manifest::read(&manifest_path(folder, s)).ok());
+        let mut parts = newest.map(|m| m.parts).unwrap_or_default();
+        // What is to be named again must be whole; the others will be written anew.
+        parts.retain(|name, part| keep.intervals.contains_key(name) && part.is_whole(folder));
+        let store = Store { folder: folder.to_owned(), keep, parts, _lock: lock };
+        store.remove_strays()?;
+        Ok(Self { store: Some(store), writing: None })
+    }
+
+    /// Copies the tensors and writes them in the background. Waits only for the checkpoint before it, whose error, if
+    /// it had one, is returned here; then nothing new is written.
+    pub fn save(&mut self, snapshot: Snapshot) -> Result<(), TrainError> {
+        for name in snapshot.parts.keys() {
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+            if name.is_empty() || !name.chars().all(plain) {
+                return Err(TrainError::PartName { name: name.clone() });
+            }
+        }
+        self.flush()?;
+        let mut store = self.store.take().ok_or(TrainError::Writer)?;
+        let job = store.plan(snapshot);
+        let write = move || {
+            let outcome = store.write(job);
+            (store, outcome)
+        };
+        let thread = std::thread::Builder::new().name("thalweg-checkpoint".into());
+        self.writing = Some(thread.spawn(write).map_err(|_| TrainError::Writer)?);
+        Ok(())
+    }
+
+    /// Waits until the last checkpoint is on disk, and says how it went.
+    pub fn flush(&mut self) -> Result<(), TrainError> {
+        let Some(thread) = self.writing.take() else { return Ok(()) };
+        let (store, outcome) = thread.join().map_err(|_| TrainError::Writer)?;
+        self.store = Some(store);
+        outcome
+    }
+}
+
+impl Drop for Checkpoints {
+    /// What was begun is finished. Call [`Checkpoints::flush`] to learn of errors.
+    fn drop(&mut self) {
+        let _ = self.flush();
+    }
+}
+
+/// A checkpoint that is to be written: copies, so that training may go on.
+struct Job {
+    step: u64,
+    score: Option<f64>,
+    state: Value,
+    fresh: BTreeMap<String, Vec<(String, Stored)>>,
+    reused: BTreeMap<String, PartFile>,
+}
+
+impl Store {
+    /// Decides which parts are due, and copies those.
+    fn plan(&self, snapshot: Snapshot) -> Job {
+        let Snapshot { step, score, state, parts } = snapshot;
+        let (mut fresh, mut reused) = (BTreeMap::new(), BTreeMap::new());
+        for (name, tensors) in parts {
+            let interval = self.keep.intervals.get(&name).copied().unwrap_or(0);
+            match self.parts.get(&name) {
+                Some(old) if old.step <= step && step - old.step < interval => {
+                    reused.insert(name, old.clone());
+                }
+                _ => {
+                    let copies = tensors.into_iter().map(|(n, t)| (n, copy(&t))).collect();
+                    fresh.insert(name, copies);
+                }
+            }
+        }
+        Job { step, score, state, fresh, reused }
+    }
+
+    fn write(&mut self, job: Job) -> Result<(), TrainError> {
+        let mut parts = job.reused;
+        for (name, tensors) in job.fresh {
+            let file = part_name(job.step, &name);
+            let path = self.folder.join(&file);
+            let bytes = safetensors::encode(tensors.iter().map(|(n, t)| (n.as_str(), t)), &BTreeMap::new())?;
+            thalweg_formats::replace(&path, |w| w.write_all(&bytes))?;
+            let entry = PartFile { file, step: job.step, bytes: bytes.len() as u64, sha256: sha256(&bytes) };
+            parts.insert(name, entry);
+        }
+        let manifest = Manifest::new(job.step, job.score, job.state, parts.clone());
+        manifest.write(&manifest_path(&self.folder, job.step))?;
+        self.parts.extend(parts);
+        self.retire(job.step)
+    }
+
+    /// Removes the checkpoints that need not stay, manifests first. Those after the newest one are of a run that was
+    /// taken back to an earlier step.
+    fn retire(&self, newest: u64) -> Result<(), TrainError> {
+        let all: Vec<(u64, Option<Manifest>)> = steps(&self.folder)?
+            .into_iter()
+            .map(|s| (s, Manifest::read(&manifest_path(&self.folder, s)).ok()))
+            .collect();
+        let usable = || all.iter().filter_map(|(s, m)| Some((*s, m.as_ref()?))).filter(|(s, _)| *s <= newest);
+        let mut stay: BTreeSet<u64> = usable().map(|(s, _)| s).take(self.keep.last.max(1)).collect();
+        if let Some(best) = self.keep.best {
+            let scored = usable().filter_map(|(s, m)| Some((s, m.score?)));
+            stay.extend(scored.min_by(|a, b| best.compare(Some(a.1), Some(b.1))).map(|(s, _)| s));
+        }
+        for (step, _) in all.iter().filter(|(s, _)| !stay.contains(s)) {
+            remove(&manifest_path(&self.folder, *step))?;
+        }
+        self.remove_strays()
+    }
+
+    /// Removes part files that no manifest names, and unfinished files. While a manifest cannot be read nobody
+    /// knows what it names, so then part files stay.
+    fn remove_strays(&self) -> Result<(), TrainError> {
+        let mut named = BTreeSet::new();
+        let mut all_read = true;
+        for step in steps(&self.folder)? {
+            match Manifest::read(&manifest_path(&self.folder, step)) {
+                Ok(m) => named.extend(m.parts.into_values().map(|p| p.file)),
+                Err(_) => all_read = false,
+            }
+        }
+        for name in names(&self.folder)? {
+            let unfinished = name.starts_with(".thalweg-") && name.ends_with(".tmp");
+            let part = name.starts_with("step-") && name.ends_with(".safetensors");
+            if unfinished || part && all_read && !named.contains(&name) {
+                remove(&self.folder.join(name))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn copy(t: &Tensor) -> Stored {
+    let t = t.contiguous();
+    let mut buffer = Buffer::scratch(t.dtype(), t.numel());
+    thalweg_core::with_dtype!(t.dtype(), T => {
+        buffer.as_mut_slice::<T>().copy_from_slice(t.as_slice::<T>().expect("made contiguous above"));
+    });
+    Stored { buffer, shape: t.shape().clone() }
+}
+
+fn remove(path: &Path) -> Result<(), TrainError> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(TrainError::io("remove", path)(e)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,92 @@
+//! What can go wrong with a run directory, as values.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thalweg_formats::FormatError;
+use thiserror::Error;
+
+/// Why a run directory could not be used.
+#[derive(Debug, Error)]
+pub enum TrainError {
+    /// The system refused.
+    #[error("{action} {}: {source}", path.display())]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A file of tensors or a file to be replaced.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A run where none should be.
+    #[error("{} already holds a run; resume it, or choose another folder", path.display())]
+    Exists {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// No run where one should be.
+    #[error("{} is not a run directory (it has no {file})", path.display())]
+    NotARun {
+        /// The folder.
+        path: PathBuf,
+        /// What is missing.
+        file: &'static str,
+    },
+    /// A file of ours that somebody changed.
+    #[error("{}:{line}: {reason}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Checkpoints that another process is writing.
+    #[error("{} is being written by another process", path.display())]
+    Locked {
+        /// The folder of the checkpoints.
+        path: PathBuf,
+    },
+    /// Checkpoints of which none can be loaded.
+    #[error("no checkpoint in {} can be loaded:\n  {}", path.display(), reasons.join("\n  "))]
+    AllBroken {
+        /// The folder of the checkpoints.
+        path: PathBuf,
+        /// What is wrong with each, newest first.
+        reasons: Vec<String>,
+    },
+    /// A name that cannot be part of a file's name.
+    #[error("checkpoint part {name:?} needs a name of letters, digits, - and _")]
+    PartName {
+        /// The name.
+        name: String,
+    },
+    /// The thread that writes checkpoints has panicked.
+    #[error("the thread that writes checkpoints has failed")]
+    Writer,
+    /// A metric that no run has.
+    #[error("no run has the metric {name:?}; there are {}", have.join(", "))]
+    NoMetric {
+        /// The metric.
+        name: String,
+        /// Those there are.
+        have: Vec<String>,
+    },
+    /// A folder without runs.
+    #[error("{} holds no runs", path.display())]
+    NoRuns {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+impl TrainError {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| TrainError::Io { action, path: path.to_owned(), source }
+    }
+}

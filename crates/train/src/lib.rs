@@ -1,0 +1,26 @@
+//! Run directories: what a training run leaves behind, whole at every moment.
+//!
+//! A [`Run`] is a folder with the configuration, the metrics as JSON lines and as TensorBoard events, and
+//! [`Checkpoints`]. Checkpoints are written on a thread of their own from a copy, and appear all at once or not at
+//! all: a process that is killed leaves the last whole one. [`list`] and [`plot::Plot`] look at many runs, [`report`]
+//! makes a page of one.
+//!
+//! Knows no layer and no socket: a checkpoint is named tensors and a small JSON value.
+
+mod checkpoint;
+mod error;
+pub mod events;
+mod metrics;
+pub mod plot;
+mod report;
+mod run;
+mod summary;
+
+pub use checkpoint::{
+    Best, CheckpointInfo, Checkpoints, Keep, Loaded, Snapshot, inspect, load_best, load_latest,
+};
+pub use error::TrainError;
+pub use metrics::{Line, Metrics};
+pub use report::report;
+pub use run::Run;
+pub use summary::{RunSummary, list, table};
