@@ -242,3 +242,21 @@ fn a_long_program_compiles_in_time_that_grows_with_its_length() {
     let (got, want) = (f.call(x.clone()).unwrap(), step(3000)(x));
     assert_eq!(got.to_vec::<f32>(), want.to_vec::<f32>());
 }
+
+#[test]
+fn sibling_products_with_captured_weights_run_as_one_step() {
+    let mut rng = Rng::seed(12);
+    let [q, k, v] = [0; 3].map(|_| rng.normal([16, 16], 0.0, 0.3));
+    let biases = [0; 3].map(|_| rng.normal([16], 0.0, 0.3));
+    let x = rng.normal([8, 16], 0.0, 1.0);
+    let project = |x: Tensor| {
+        let [a, b, c] = &biases;
+        (x.linear(&q, Some(a)), x.linear(&k, Some(b)).tanh(), x.linear(&v, Some(c)))
+    };
+    let mut f = jit(project);
+    let got = f.call(x.clone()).unwrap();
+    let want = project(x);
+    assert!(close(&got.0, &want.0) && close(&got.1, &want.1) && close(&got.2, &want.2));
+    let n = |name: &str| f.plan().steps().filter(|s| s.ops.contains(&name)).count();
+    assert_eq!((n("linear"), n("concat")), (1, 0), "{}", f.plan());
+}
