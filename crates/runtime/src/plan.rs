@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 use thalweg_core::{DType, Layout, Shape};
 use thalweg_graph::{Graph, Kind, NodeId};
 use thalweg_tensor::ops::{Cost, Op, Reshape};
-use thalweg_tensor::{Meta, Tensor};
+use thalweg_tensor::{Meta, Tensor, apply};
 
 use crate::arena::{self, Lifetime};
 use crate::concurrent;
@@ -433,8 +433,23 @@ impl<'a> Planner<'a> {
         Ref { storage, layout: t.layout().clone() }
     }
 
+    /// A join of tensors that never change, made once.
+    fn constant(&self, id: NodeId, op: &Op) -> Option<Tensor> {
+        let ready = |i: &NodeId| match &self.graph.node(*i).kind {
+            Kind::Captured(c) => Some(self.captured[*c].stop_gradient()),
+            Kind::Literal(literal) => Some(literal.tensor().clone()),
+            _ => None,
+        };
+        let inputs: Vec<Tensor> = self.graph.node(id).inputs.iter().map(ready).collect::<Option<_>>()?;
+        matches!(op, Op::Concat(_)).then(|| apply(op.clone(), &inputs.iter().collect::<Vec<_>>()).ok())?
+    }
+
     fn op(&mut self, id: NodeId, op: &Op) -> Ref {
         let node = self.graph.node(id);
+        if let Some(joined) = self.constant(id, op) {
+            self.literals.push(joined.clone());
+            return self.ready(Home::Literal(self.literals.len() - 1), &joined);
+        }
         if let [x] = node.inputs[..] {
             let x = self.value(x);
             if let Some(layout) = op.view(&x.layout, &node.meta.shape) {

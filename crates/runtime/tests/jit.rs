@@ -202,6 +202,23 @@ fn the_classic_diamond() {
 }
 
 #[test]
+fn a_chain_of_products_takes_the_cheap_order_and_the_plan_says_what_that_saves() {
+    let mut rng = Rng::seed(2);
+    let (a, b) = (rng.normal([64, 48], 0.0, 1.0), rng.normal([48, 80], 0.0, 1.0));
+    let v = rng.normal([80, 1], 0.0, 1.0);
+    let chain = |(a, b, v): (Tensor, Tensor, Tensor)| a.matmul(&b).matmul(&v);
+    let mut f = jit(chain);
+    let got = f.call((a.clone(), b.clone(), v.clone())).unwrap();
+    let want = chain((a, b, v));
+    let error = (&got - &want).abs().amax(()).item::<f32>() / want.abs().amax(()).item::<f32>();
+    assert!(error < 1e-5, "{error}");
+    // 2·(48·80 + 64·48) instead of 2·(64·48·80 + 64·80).
+    assert_eq!(f.plan().flops(), 13_824);
+    let text = f.plan().to_string();
+    assert!(text.contains("13.8 k flop (501.8 k as written, 487.9 k saved)"), "{text}");
+}
+
+#[test]
 fn independent_branches_run_at_the_same_time() {
     let mut rng = Rng::seed(2);
     let weights: Vec<Tensor> = (0..6).map(|_| rng.normal([64, 64], 0.0, 0.1)).collect();
@@ -227,18 +244,19 @@ fn a_long_program_compiles_in_time_that_grows_with_its_length() {
 }
 
 #[test]
-fn a_chain_of_products_takes_the_cheap_order_and_the_plan_says_what_that_saves() {
-    let mut rng = Rng::seed(2);
-    let (a, b) = (rng.normal([64, 48], 0.0, 1.0), rng.normal([48, 80], 0.0, 1.0));
-    let v = rng.normal([80, 1], 0.0, 1.0);
-    let chain = |(a, b, v): (Tensor, Tensor, Tensor)| a.matmul(&b).matmul(&v);
-    let mut f = jit(chain);
-    let got = f.call((a.clone(), b.clone(), v.clone())).unwrap();
-    let want = chain((a, b, v));
-    let error = (&got - &want).abs().amax(()).item::<f32>() / want.abs().amax(()).item::<f32>();
-    assert!(error < 1e-5, "{error}");
-    // 2·(48·80 + 64·48) instead of 2·(64·48·80 + 64·80).
-    assert_eq!(f.plan().flops(), 13_824);
-    let text = f.plan().to_string();
-    assert!(text.contains("13.8 k flop (501.8 k as written, 487.9 k saved)"), "{text}");
+fn sibling_products_with_captured_weights_run_as_one_step() {
+    let mut rng = Rng::seed(12);
+    let [q, k, v] = [0; 3].map(|_| rng.normal([16, 16], 0.0, 0.3));
+    let biases = [0; 3].map(|_| rng.normal([16], 0.0, 0.3));
+    let x = rng.normal([8, 16], 0.0, 1.0);
+    let project = |x: Tensor| {
+        let [a, b, c] = &biases;
+        (x.linear(&q, Some(a)), x.linear(&k, Some(b)).tanh(), x.linear(&v, Some(c)))
+    };
+    let mut f = jit(project);
+    let got = f.call(x.clone()).unwrap();
+    let want = project(x);
+    assert!(close(&got.0, &want.0) && close(&got.1, &want.1) && close(&got.2, &want.2));
+    let n = |name: &str| f.plan().steps().filter(|s| s.ops.contains(&name)).count();
+    assert_eq!((n("linear"), n("concat")), (1, 0), "{}", f.plan());
 }

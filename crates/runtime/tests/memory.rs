@@ -22,7 +22,7 @@ fn gradients(weights: &[Param], x: &Tensor, layer: impl Fn(&Tensor, &Tensor) -> 
 }
 
 fn compiled(options: JitOptions, layer: impl Fn(&Tensor, &Tensor) -> Tensor) -> (Vec<Tensor>, usize) {
-    let (weights, x) = (weights(), Rng::seed(6).normal([256, WIDTH], 0.0, 1.0));
+    let (weights, x) = (weights(), Rng::seed(6).normal([640, WIDTH], 0.0, 1.0));
     let mut f = jit_with(options, |x: Tensor| gradients(&weights, &x, &layer));
     let results = f.call(x).unwrap();
     (results, f.plan().arena_bytes())

@@ -26,12 +26,6 @@ pub enum Error {
     /// Anything else that a layer or an optimiser refused.
     #[error(transparent)]
     Nn(Box<NnError>),
-    /// Data could not be had.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// A run directory could not be used.
-    #[error(transparent)]
-    Train(#[from] TrainError),
     /// A graph that is refused.
     #[error(transparent)]
     Graph(#[from] thalweg_graph::GraphError),
@@ -43,6 +37,12 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// Data could not be had.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A run directory could not be used.
+    #[error(transparent)]
+    Train(#[from] TrainError),
     /// A path whose ending names no format we know.
     #[error("{path}: unknown ending (use .npy, .npz or .safetensors)")]
     Ending {

@@ -11,6 +11,7 @@ mod dce;
 mod factors;
 mod fold;
 mod fuse;
+mod merge_siblings;
 mod rematerialise;
 
 use crate::error::GraphError;
@@ -22,6 +23,7 @@ pub use cse::cse;
 pub use dce::dce;
 pub use fold::fold;
 pub use fuse::fuse;
+pub use merge_siblings::merge_siblings;
 pub use rematerialise::rematerialise;
 
 /// A pass.
@@ -34,6 +36,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("canonicalise", canonicalise),
     ("cse", cse),
     ("algebra", algebra),
+    ("merge_siblings", merge_siblings),
     ("sweep", dce),
     ("fuse", fuse),
 ];
@@ -43,7 +46,7 @@ pub const ANNOTATING: &[&str] = &["fuse"];
 
 /// Passes that change the order of float operations: with them, results agree with eager execution
 /// within rounding, without them bit for bit.
-pub const REORDERING: &[&str] = &["algebra"];
+pub const REORDERING: &[&str] = &["algebra", "merge_siblings"];
 
 /// Runs every pass that `is_on` admits.
 pub fn optimise(graph: &Graph, is_on: impl Fn(&str) -> bool) -> Graph {
