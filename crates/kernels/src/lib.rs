@@ -4,6 +4,7 @@
 //! One binary carries a path for each instruction set; the choice is made once, at run time.
 #![allow(unsafe_code, reason = "SIMD intrinsics and the thread pool; every block carries its proof")]
 
+pub mod attention;
 pub mod conv;
 pub mod gemm;
 pub mod math;

@@ -235,6 +235,8 @@ ops! {
     gelu_tanh::GeluTanh,
     silu::Silu,
     softplus::Softplus,
+    attention::Attention,
+    attention_grad::AttentionGrad,
 }
 
 impl Op {
