@@ -9,6 +9,7 @@ pub mod conv;
 pub mod gemm;
 pub mod math;
 pub mod philox;
+pub mod recurrent;
 pub mod rows;
 pub mod simd;
 pub mod stream;

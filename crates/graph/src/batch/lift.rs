@@ -68,7 +68,7 @@ fn lifted(op: &Op, x: &[&Meta], k: usize) -> Option<(Op, SmallVec<[Option<Shape>
         }
         Op::Slice(s) => Slice { strides: strides(&s.strides) }.into(),
         Op::Embed(e) => {
-            Embed { shape: with_lead(k, &e.shape), strides: strides(&e.strides), fill: e.fill.clone() }.into()
+            Embed { shape: with_lead(k, &e.shape), strides: strides(&e.strides), fill: e.fill }.into()
         }
         Op::Concat(c) => Concat { axis: c.axis + 1 }.into(),
         Op::Sum(s) => Sum { axes: after(&s.axes) }.into(),

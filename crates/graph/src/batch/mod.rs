@@ -179,6 +179,7 @@ impl<'a> Batcher<'a> {
         let metas: Vec<&Meta> = like.inputs.iter().map(|&i| &graph.node(i).meta).collect();
         let Some(form) = lift::form(op, &metas, members.len(), &shared) else { return Ok(None) };
         let mut inputs = Vec::new();
+        #[allow(clippy::needless_range_loop, reason = "k numbers operands of every member")]
         for k in 0..n_operands {
             if form.keeps_shared && shared(k) {
                 inputs.push(self.whole(like.inputs[k])?);

@@ -38,6 +38,9 @@ pub(super) fn join_sums(graph: &Graph, common: &[bool]) -> Result<Graph, OpError
     failure.map(|()| new)
 }
 
+/// Where rows are collected, how, and the pairs of index and source.
+type Table = (NodeId, IndexCombine, Vec<(NodeId, NodeId)>);
+
 /// The terms of a sum by what can be done with them.
 #[derive(Default)]
 struct Terms {
@@ -46,7 +49,7 @@ struct Terms {
     /// Products aᵢ·bᵢ.
     products: Vec<(NodeId, NodeId)>,
     /// Rows added to a table of zeros: the table, and the index and the rows of each.
-    tables: Option<(NodeId, IndexCombine, Vec<(NodeId, NodeId)>)>,
+    tables: Option<Table>,
     /// Sums over rows, by what is summed.
     rows: Vec<NodeId>,
     others: Vec<NodeId>,

@@ -38,6 +38,9 @@ struct Sibling {
     bias: Option<NodeId>,
 }
 
+/// What siblings have in common, and the siblings.
+type Family<'a> = (&'a (NodeId, u32, Reading), &'a Vec<Sibling>);
+
 /// See the module.
 pub fn merge_siblings(graph: &Graph) -> Graph {
     let mut families: HashMap<(NodeId, u32, Reading), Vec<Sibling>> = HashMap::new();
@@ -50,7 +53,7 @@ pub fn merge_siblings(graph: &Graph) -> Graph {
     if families.is_empty() {
         return graph.clone();
     }
-    let mut first: HashMap<NodeId, (&(NodeId, u32, Reading), &Vec<Sibling>)> = HashMap::new();
+    let mut first: HashMap<NodeId, Family<'_>> = HashMap::new();
     first.extend(families.iter().map(|(key, family)| (family[0].id, (key, family))));
     // Leaves come first, so that those of all siblings are there for the first.
     let mut out = graph.like();

@@ -41,7 +41,8 @@ pub fn attention_backward(q: Heads, k: Heads, v: Heads, dy: Heads, scores: Score
 fn one_head([q, k, v, dy]: [Heads; 4], head: usize, scores: Scores, to: Gradients) {
     let (width, out, n_queries, n_keys) = (q.cols, v.cols, q.rows, k.rows);
     let Gradients { dq, dk, dv } = to;
-    (dk.fill(0.0), dv.fill(0.0));
+    dk.fill(0.0);
+    dv.fill(0.0);
     if n_keys == 0 || n_queries == 0 {
         return dq.fill(0.0);
     }
@@ -100,7 +101,8 @@ impl Body for SoftmaxBackward<'_> {
             let seen = self.scores.visible(self.first + i, self.n);
             let (p, p_hidden) = self.p[i * self.ld..][..self.n].split_at_mut(seen);
             let (ds, ds_hidden) = self.ds[i * self.ld..][..self.n].split_at_mut(seen);
-            (p_hidden.fill(0.0), ds_hidden.fill(0.0));
+            p_hidden.fill(0.0);
+            ds_hidden.fill(0.0);
             exp_in_place(v, p, reduce(v, Max { x: p }));
             let norm = v.splat(1.0 / reduce(v, Sum { x: p }));
             let dot = v.splat(reduce(v, Dot { x: p, y: ds })) * norm;

@@ -68,7 +68,9 @@ fn attend([q, k, v]: [Heads; 3], head: usize, queries: Range<usize>, scores: Sco
             let q = MatRef::row_major(q_room, rows.len(), width);
             let sums = &mut sums[..rows.len() * out];
             let (max, total) = state.split_at_mut(ROWS);
-            (max.fill(f32::NEG_INFINITY), total.fill(0.0), sums.fill(0.0));
+            max.fill(f32::NEG_INFINITY);
+            total.fill(0.0);
+            sums.fill(0.0);
             let last_key = scores.visible(rows.end - 1, n_keys);
             for key in (0..last_key).step_by(KEYS) {
                 let block = key..last_key.min(key + KEYS);

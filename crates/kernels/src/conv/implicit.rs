@@ -194,7 +194,9 @@ impl Part {
                 let x = &x[((ci * d.input + at_d) * h.input + at_h) * w.input..][..w.input];
                 let (left, rest) = line.split_at_mut(w.padding.min(width));
                 let (middle, right) = rest.split_at_mut(w.input.min(rest.len()));
-                (left.fill(0.0), middle.copy_from_slice(&x[..middle.len()]), right.fill(0.0));
+                left.fill(0.0);
+                middle.copy_from_slice(&x[..middle.len()]);
+                right.fill(0.0);
             }
             let plane = n_lines * width;
             self.with_offsets(c, padded, [d.kernel * plane, plane, h.dilation * width, w.dilation], width, f);

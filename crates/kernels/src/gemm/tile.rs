@@ -45,6 +45,7 @@ pub(super) struct Tile<T> {
 /// Safety: the pointers reach over the tile that the kernel was picked for; the CPU has its
 /// instruction set.
 pub(super) type TileFn<T> = unsafe fn(&Tile<T>);
+type WindowFn<T> = unsafe fn(&WindowTile<T>);
 
 /// Which tile kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +66,7 @@ pub(super) struct Kernels<T: 'static> {
     pub nr: usize,
     lanes: usize,
     pick: fn(rows: usize, vectors: usize, partial: bool, a_packed: bool) -> TileFn<T>,
-    pick_window: fn(rows: usize, vectors: usize, partial: bool) -> unsafe fn(&WindowTile<T>),
+    pick_window: fn(rows: usize, vectors: usize, partial: bool) -> WindowFn<T>,
     /// Dot products of `n_rows` rows with x, see [`Dots`].
     pub dots: unsafe fn(&Dots<T>),
     /// Sum of scaled rows, see [`Axpy`].

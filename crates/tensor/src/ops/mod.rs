@@ -237,6 +237,8 @@ ops! {
     softplus::Softplus,
     attention::Attention,
     attention_grad::AttentionGrad,
+    lstm_sequence::LstmSequence,
+    lstm_sequence_grad::LstmSequenceGrad,
 }
 
 impl Op {
