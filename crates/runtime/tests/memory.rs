@@ -40,8 +40,8 @@ fn sixty_four_layers_train_in_a_quarter_of_the_memory_with_the_same_bits() {
         let normed = x.layer_norm(WIDTH, None, None, 1e-5);
         x + normed.matmul(w).gelu_tanh() * 0.5
     };
-    let layers: [&dyn Fn(&Tensor, &Tensor) -> Tensor; 2] = [&tanh, &block];
-    for layer in layers {
+    type Layer<'a> = &'a dyn Fn(&Tensor, &Tensor) -> Tensor;
+    for layer in [&tanh as Layer<'_>, &block] {
         let (want, all) = compiled(JitOptions::default(), layer);
         let (got, quarter) = compiled(JitOptions::default().memory_budget(all / 4), layer);
         assert!(quarter <= all / 4, "{quarter} of {all} bytes");
