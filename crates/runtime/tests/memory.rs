@@ -41,8 +41,7 @@ fn sixty_four_layers_train_in_a_quarter_of_the_memory_with_the_same_bits() {
         x + normed.matmul(w).gelu_tanh() * 0.5
     };
     type Layer<'a> = &'a dyn Fn(&Tensor, &Tensor) -> Tensor;
-    let layers: [Layer<'_>; 2] = [&tanh, &block];
-    for layer in layers {
+    for layer in [&tanh as Layer<'_>, &block] {
         let (want, all) = compiled(JitOptions::default(), layer);
         let (got, quarter) = compiled(JitOptions::default().memory_budget(all / 4), layer);
         assert!(quarter <= all / 4, "{quarter} of {all} bytes");

@@ -173,14 +173,12 @@ impl<'a> Batcher<'a> {
     fn stacked(&mut self, op: &Op, members: &[NodeId]) -> Result<Option<NodeId>, OpError> {
         let graph = self.graph;
         let like = graph.node(members[0]);
-        let n_operands = like.inputs.len();
         let operand = |k: usize| members.iter().map(move |&m| graph.node(m).inputs[k]);
         let shared = |k: usize| operand(k).all(|i| i == like.inputs[k]);
         let metas: Vec<&Meta> = like.inputs.iter().map(|&i| &graph.node(i).meta).collect();
         let Some(form) = lift::form(op, &metas, members.len(), &shared) else { return Ok(None) };
         let mut inputs = Vec::new();
-        #[allow(clippy::needless_range_loop, reason = "k numbers operands of every member")]
-        for k in 0..n_operands {
+        for (k, meta) in metas.iter().enumerate() {
             if form.keeps_shared && shared(k) {
                 inputs.push(self.whole(like.inputs[k])?);
                 continue;
@@ -188,8 +186,8 @@ impl<'a> Batcher<'a> {
             let stack = match shared(k) {
                 true => {
                     let one = self.whole(like.inputs[k])?;
-                    let raised = self.reshaped(one, &with_lead(1, &metas[k].shape), like)?;
-                    let shape = with_lead(members.len(), &metas[k].shape);
+                    let raised = self.reshaped(one, &with_lead(1, &meta.shape), like)?;
+                    let shape = with_lead(members.len(), &meta.shape);
                     self.out.apply(thalweg_tensor::ops::Broadcast { shape }, &[raised], like)?
                 }
                 false => self.stack(&operand(k).collect::<Vec<_>>(), like)?,

@@ -38,9 +38,6 @@ pub(super) fn join_sums(graph: &Graph, common: &[bool]) -> Result<Graph, OpError
     failure.map(|()| new)
 }
 
-/// Where rows are collected, how, and the pairs of index and source.
-type Table = (NodeId, IndexCombine, Vec<(NodeId, NodeId)>);
-
 /// The terms of a sum by what can be done with them.
 #[derive(Default)]
 struct Terms {
@@ -48,12 +45,15 @@ struct Terms {
     transposed: Vec<(NodeId, NodeId)>,
     /// Products aᵢ·bᵢ.
     products: Vec<(NodeId, NodeId)>,
-    /// Rows added to a table of zeros: the table, and the index and the rows of each.
+    /// Rows added to a table of zeros.
     tables: Option<Table>,
     /// Sums over rows, by what is summed.
     rows: Vec<NodeId>,
     others: Vec<NodeId>,
 }
+
+/// Rows added to a table: the table, how, and the index and the rows of each term.
+type Table = (NodeId, IndexCombine, Vec<(NodeId, NodeId)>);
 
 impl Terms {
     fn of(graph: &Graph, common: &[bool], is_inner: &[bool], uses: &[u32], root: NodeId) -> Self {

@@ -32,18 +32,18 @@ enum Reading {
     Linear,
 }
 
+/// What siblings share: the left operand, the region, and how they read the right operand.
+type Family = (NodeId, u32, Reading);
+
 struct Sibling {
     id: NodeId,
     weight: NodeId,
     bias: Option<NodeId>,
 }
 
-/// What siblings have in common, and the siblings.
-type Family<'a> = (&'a (NodeId, u32, Reading), &'a Vec<Sibling>);
-
 /// See the module.
 pub fn merge_siblings(graph: &Graph) -> Graph {
-    let mut families: HashMap<(NodeId, u32, Reading), Vec<Sibling>> = HashMap::new();
+    let mut families: HashMap<Family, Vec<Sibling>> = HashMap::new();
     for id in graph.ids() {
         if let Some((x, reading, sibling)) = sibling(graph, id) {
             families.entry((x, graph.node(id).region, reading)).or_default().push(sibling);
@@ -53,8 +53,8 @@ pub fn merge_siblings(graph: &Graph) -> Graph {
     if families.is_empty() {
         return graph.clone();
     }
-    let mut first: HashMap<NodeId, Family<'_>> = HashMap::new();
-    first.extend(families.iter().map(|(key, family)| (family[0].id, (key, family))));
+    let first: HashMap<NodeId, (&Family, &Vec<Sibling>)> =
+        families.iter().map(|(key, family)| (family[0].id, (key, family))).collect();
     // Leaves come first, so that those of all siblings are there for the first.
     let mut out = graph.like();
     let mut renamed: Vec<Option<NodeId>> = vec![None; graph.nodes().len()];
