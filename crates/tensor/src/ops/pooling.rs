@@ -181,7 +181,23 @@ impl Windows {
 
     /// Whether some window sees nothing but padding.
     pub fn some_empty(&self) -> bool {
-        (0..3).any(|i| (0..self.output[i]).any(|o| self.axes[i].inside(o, self.input[i]).len == 0))
+        // A window that begins inside sees at least its first element; only those at the edges are looked at,
+        // since there may be very many between them.
+        (0..3).any(|i| {
+            let (axis, input, output) = (&self.axes[i], self.input[i], self.output[i]);
+            let (first_inside, first_beyond) = match *axis {
+                PoolAxis::Sliding { stride, padding, .. } => {
+                    let stride = stride.max(1);
+                    let beyond = input.saturating_add(padding).div_ceil(stride);
+                    (padding.div_ceil(stride).min(output), beyond.min(output))
+                }
+                PoolAxis::Adaptive { .. } if input > 0 => (0, output),
+                PoolAxis::Adaptive { .. } => (0, 0),
+            };
+            (0..first_inside)
+                .chain(first_beyond.max(first_inside)..output)
+                .any(|o| axis.inside(o, input).len == 0)
+        })
     }
 
     /// The windows as the kernel for planes wants them: two axes, no window that hangs over.
