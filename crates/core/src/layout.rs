@@ -175,7 +175,7 @@ impl Layout {
     /// The elements where two axes have equal index (shifted by `shift`), as a new last axis.
     pub fn diagonal(&self, shift: isize, axis1: usize, axis2: usize) -> Layout {
         let (n1, n2) = (self.shape[axis1] as isize, self.shape[axis2] as isize);
-        let (start1, start2) = ((-shift).max(0), shift.max(0));
+        let (start1, start2) = (shift.saturating_neg().max(0), shift.max(0));
         let len = (n1 - start1).min(n2 - start2).max(0);
         let mut out = self.clone();
         if len > 0 {

@@ -346,11 +346,8 @@ fn parse_meta(text: &str) -> Result<Meta, String> {
     let sizes = sizes.trim_end_matches(']').split(',').map(str::trim).filter(|s| !s.is_empty());
     let shape =
         sizes.map(|s| s.parse().map_err(|_| format!("{s} is no size"))).collect::<Result<Shape, _>>()?;
-    let bytes = shape.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d.max(1)));
-    match bytes.filter(|&n| n <= isize::MAX as usize) {
-        Some(_) => Ok(Meta { dtype, shape }),
-        None => Err(format!("{text} is larger than any memory")),
-    }
+    shape.checked_numel().map_err(|e| e.to_string())?;
+    Ok(Meta { dtype, shape })
 }
 
 fn parse_numbers(text: &str, meta: &Meta) -> Result<Tensor, String> {

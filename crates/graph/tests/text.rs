@@ -129,7 +129,7 @@ fn every_sample_of_every_op_parses_and_prints() {
 fn no_text_makes_the_parser_panic() {
     let texts = texts();
     let mut wrong = Vec::new();
-    for seed in 0..40_000u64 {
+    for seed in 0..100_000u64 {
         let mut draws = Draws(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         draws.below(2);
         let text = mutated(&texts[draws.below(texts.len())], &mut draws);

@@ -42,7 +42,7 @@ impl Primitive for ConvInput {
                 return Err(OpError::Rank { op: name, want, shape: shape.clone() });
             }
         }
-        let x: Shape = [y.shape[0], w.shape[1] * self.geometry.groups]
+        let x: Shape = [y.shape[0], w.shape[1].saturating_mul(self.geometry.groups)]
             .into_iter()
             .chain(self.input.iter().copied())
             .collect();

@@ -5,7 +5,7 @@ use thalweg_core::{Shape, View, ViewMut};
 use thalweg_kernels::conv;
 
 use crate::args::PerAxis;
-use crate::error::OpError;
+use crate::error::{InOp, OpError};
 use crate::ops::rowwise::{narrow_into, widened};
 
 /// How windows lie along one spatial axis.
@@ -139,6 +139,10 @@ impl ConvGeometry {
         let mut y: Shape = [x[0], w[0]].into();
         for (i, axis) in self.axes.iter().enumerate() {
             y.push(axis.windows(op, x, x[2 + i], w[2 + i])?);
+        }
+        // The kernel of an unfolding and any padding are attributes: nothing has bounded them yet.
+        for shape in [w, &y] {
+            shape.checked_numel().in_op(op)?;
         }
         Ok(y)
     }

@@ -36,7 +36,7 @@ pub use triangle::Side;
 
 use thalweg_core::{DType, Layout, Shape, View, ViewMut};
 
-use crate::error::OpError;
+use crate::error::{InOp, OpError};
 use crate::meta::Meta;
 use crate::tensor::Tensor;
 use sample::Sample;
@@ -258,9 +258,12 @@ impl Op {
         delegate!(self, op => text(op), op => format!("({op:?})"))
     }
 
-    /// Dtype and shape of the result.
+    /// Dtype and shape of the result, which memory must be able to hold: attributes that come from
+    /// a file may claim anything.
     pub fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
-        delegate!(self, op => op.infer(x), op => op.infer(x))
+        let result = delegate!(self, op => op.infer(x), op => op.infer(x))?;
+        result.shape.checked_numel().in_op(self.name())?;
+        Ok(result)
     }
 
     /// What the gradient rule needs.
