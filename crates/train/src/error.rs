@@ -82,13 +82,13 @@ pub enum TrainError {
     },
     /// Weights or slots that are not those of the net.
     #[error(transparent)]
-    Nn(#[from] NnError),
+    Nn(Box<NnError>),
     /// Data that cannot be had, or that are not those of the checkpoint.
     #[error(transparent)]
-    Data(#[from] DataError),
+    Data(Box<DataError>),
     /// A compiled step failed.
     #[error(transparent)]
-    Step(#[from] RunError),
+    Step(Box<RunError>),
     /// A checkpoint of something else.
     #[error("the checkpoint of step {step} in {} is not of this training: {reason}", path.display())]
     Checkpoint {
@@ -139,3 +139,16 @@ impl TrainError {
         move |source| TrainError::Io { action, path: path.to_owned(), source }
     }
 }
+
+/// Boxed, so that a result stays small.
+macro_rules! boxed {
+    ($($Variant:ident($Source:ty)),*) => {$(
+        impl From<$Source> for TrainError {
+            fn from(source: $Source) -> Self {
+                TrainError::$Variant(Box::new(source))
+            }
+        }
+    )*};
+}
+
+boxed!(Nn(NnError), Data(DataError), Step(RunError));
