@@ -1,6 +1,6 @@
 //! The tutorial network of every lecture on ML systems: 784-100-10 on MNIST. Eager and compiled are the same code.
 //!
-//! With `--full` it sees all 60,000 digits three times and ends with more than 97 % correct. Otherwise it has a quick look at
+//! With `--full` it sees all 60,000 digits three times. Otherwise it has a quick look at
 //! 3,000 of them, and rounds generously: the last digits depend on the instruction set.
 //!
 //! Prints:
