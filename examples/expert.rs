@@ -34,15 +34,19 @@ fn main() -> thalweg::Result<()> {
     let curvature = grad(|x| grad(f)(x).sum(()))(&x); // sigmoid(x)(1 - sigmoid(x)): no extra rule written
     println!("{slope}\n{curvature}");
 
-    // Heavy-ball momentum written by hand on a parameter.
+    // Heavy-ball momentum written by hand on a parameter; compiled as one step.
     let w = Param::new("w", Tensor::zeros([7], F32));
     let v = Param::state("v", Tensor::zeros([7], F32));
-    for _ in 0..100 {
+    let mut descend = jit(|()| {
         let loss = (&w.get() - &x).square().mean(());
         let g = loss.grad(&[&w]).remove(0);
         v.set(&v.get() * 0.9 - g * 0.1);
         w.set(&w.get() + &v.get());
+        loss
+    });
+    for _ in 0..100 {
+        descend.call(())?;
     }
-    println!("{:.2}", w.get());
+    println!("{:.2}\n{}", w.get(), descend.plan()); // each step, its cost, and the lines it came from
     Ok(())
 }

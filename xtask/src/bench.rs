@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: ours and PyTorch on the same work, in turns, so that both see the same machine.
+//! `cargo xtask bench`: ours and the rivals on the same work, in turns, so that all see the same machine.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -24,10 +24,7 @@ pub fn run(args: &[&str]) -> Result<()> {
         .status()?;
     ensure!(built.success(), "the release build failed");
     let python = std::env::var("THALWEG_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let torch = Command::new(&python).args(["-c", "import torch"]).output().is_ok_and(|o| o.status.success());
-    if !torch {
-        println!("skipped PyTorch: `{python}` cannot import torch (set THALWEG_PYTHON to one that can)");
-    }
+    let rivals = rivals(&python, &groups);
     let mut times = Times::new();
     for round in 0..rounds {
         for threads in [1, 2] {
@@ -35,15 +32,43 @@ pub fn run(args: &[&str]) -> Result<()> {
             let n = threads.to_string();
             let mut ours = Command::new(target_dir().join("release/thalweg"));
             collect(ours.args(["bench", "--csv", "--threads", &n]).args(&groups), &mut times)?;
-            if torch {
+            for (script, arguments) in &rivals {
                 let mut theirs = Command::new(&python);
-                theirs.arg(root().join("benches/peers/bench_torch_ops.py")).args(&groups).env("THREADS", &n);
+                theirs.arg(root().join("benches/peers").join(script)).args(arguments).env("THREADS", &n);
                 collect(&mut theirs, &mut times)?;
             }
         }
     }
     print(&times);
     Ok(())
+}
+
+/// The scripts to run beside ours; says which are skipped because a package is missing.
+fn rivals<'a>(python: &str, groups: &[&'a str]) -> Vec<(&'static str, Vec<&'a str>)> {
+    let has = |package: &str| {
+        let found = Command::new(python).args(["-c", &format!("import {package}")]).output();
+        let found = found.is_ok_and(|o| o.status.success());
+        if !found {
+            println!("skipped {package}: `{python}` cannot import it (set THALWEG_PYTHON to one that can)");
+        }
+        found
+    };
+    let ops: Vec<&str> = groups.iter().copied().filter(|g| *g != "networks").collect();
+    let networks = ops.len() < groups.len();
+    let mut rivals = Vec::new();
+    if has("torch") {
+        if !ops.is_empty() {
+            rivals.push(("bench_torch_ops.py", ops));
+        }
+        if networks {
+            rivals.push(("bench_torch.py", vec!["eager", "abcdefgh"]));
+            rivals.push(("bench_torch.py", vec!["compile", "abcdefg"]));
+        }
+    }
+    if networks && has("jax") {
+        rivals.push(("bench_jax.py", vec!["abcdefgh"]));
+    }
+    rivals
 }
 
 fn target_dir() -> std::path::PathBuf {
@@ -63,8 +88,15 @@ fn collect(command: &mut Command, times: &mut Times) -> Result<()> {
     Ok(())
 }
 
+/// Our median beside each rival's, and the best rival's over ours.
 fn print(times: &Times) {
-    println!("| workload | threads | thalweg ms | torch eager ms | torch / thalweg |\n|---|---|---|---|---|");
+    let mut names: Vec<&String> =
+        times.values().flat_map(BTreeMap::keys).filter(|n| *n != "thalweg").collect();
+    names.sort();
+    names.dedup();
+    let head = names.iter().map(|n| format!(" {n} ms |")).collect::<String>();
+    println!("| workload | threads | thalweg ms |{head} best rival / thalweg |");
+    println!("|---|---|---|{}---|", "---|".repeat(names.len()));
     for ((workload, threads), by) in times {
         let median = |name: &str| {
             let mut t = by.get(name)?.clone();
@@ -72,8 +104,11 @@ fn print(times: &Times) {
             Some(t[t.len() / 2])
         };
         let text = |t: Option<f64>| t.map_or("–".to_owned(), |t| format!("{t:.5}"));
-        let (ours, theirs) = (median("thalweg"), median("torch-eager"));
-        let ratio = ours.zip(theirs).map_or("–".to_owned(), |(o, t)| format!("{:.2}", t / o));
-        println!("| {workload} | {threads} | {} | {} | {ratio} |", text(ours), text(theirs));
+        let ours = median("thalweg");
+        let theirs: Vec<Option<f64>> = names.iter().map(|n| median(n)).collect();
+        let best = theirs.iter().flatten().copied().min_by(f64::total_cmp);
+        let ratio = ours.zip(best).map_or("–".to_owned(), |(o, t)| format!("{:.2}", t / o));
+        let cells = theirs.iter().map(|t| format!(" {} |", text(*t))).collect::<String>();
+        println!("| {workload} | {threads} | {} |{cells} {ratio} |", text(ours));
     }
 }

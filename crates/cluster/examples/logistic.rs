@@ -1,11 +1,12 @@
 //! Sparse logistic regression with L2 penalty on a LIBSVM file. Each slot has a part of the samples; a step
 //! pulls only the weights of the features that its samples have, and pushes only their gradients, divided by
-//! a bound on their curvature. The server's rule, written here, adds momentum.
+//! a bound on their curvature. The server's rule is momentum, written here, or Adagrad without rounds.
 //!
 //!     logistic FILE [CLOCKS]            (for example a9a or a9a.gz)
 //!     thalweg launch --workers 4 --servers 2 --sync ssp:3 -- target/release/examples/logistic a9a.gz
 //!
-//! On a9a it ends at an objective of at most 0.3246 under bsp, ssp:3 and async; the minimum is 0.32451.
+//! On a9a with four slots and 1000 clocks: 0.32451 under bsp, which is the minimum; one run each under ssp:3
+//! and async ended at 0.3247 and 0.3258, and no two such runs are alike.
 
 mod shared;
 
@@ -14,9 +15,7 @@ use std::sync::Arc;
 use thalweg_cluster::UpdateRule;
 use thalweg_cluster::state::Wants;
 use thalweg_cluster::table::{Delta, Init, Want};
-use thalweg_cluster::{
-    Cluster, Gradients, Program, Pulled, Registry, Rule, Slot, Step, Sync, TableId, TableSpec,
-};
+use thalweg_cluster::{Cluster, Gradients, Program, Pulled, Registry, Rule, Slot, Step, TableId, TableSpec};
 
 const W: TableId = TableId(0);
 const PENALTY: f32 = 1e-4;
@@ -30,14 +29,6 @@ struct Sample {
 struct Momentum {
     keep: f32,
     rate: f32,
-}
-
-impl Momentum {
-    /// Where each push is an update of its own, a round is as many updates as there are slots.
-    fn new(sync: Sync, n_slots: usize) -> Self {
-        let parts = if sync.gathers() { 1.0 } else { n_slots as f32 };
-        Self { keep: 0.95f32.powf(1.0 / parts), rate: 0.1 / parts }
-    }
 }
 
 impl UpdateRule for Momentum {
@@ -120,13 +111,15 @@ impl Program for &Logistic {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let rule = |sync, n_slots| Registry::default().rule("momentum", Momentum::new(sync, n_slots));
-    let cluster = Cluster::with_rules(rule)?;
+    let cluster = Cluster::with(Registry::default().rule("momentum", Momentum { keep: 0.95, rate: 0.1 }))?;
     let path = std::env::args().nth(1).ok_or("usage: logistic FILE [CLOCKS]")?;
-    let clocks: u64 = std::env::args().nth(2).map_or(Ok(300), |e| e.parse())?;
+    let clocks: u64 = std::env::args().nth(2).map_or(Ok(1000), |e| e.parse())?;
     let model = Logistic::new(read(&path)?, clocks);
-    let w = TableSpec::Rows { width: 1, init: Init::Zero, rule: Rule::Named("momentum".into()) };
     let (first, sync) = (cluster.is_first(), cluster.sync());
+    // Momentum diverges on gradients of old weights; Adagrad takes them as they come.
+    let momentum = Rule::Named("momentum".into());
+    let rule = if sync.gathers() { momentum } else { Rule::Adagrad { lr: 0.3, eps: 1e-8 } };
+    let w = TableSpec::Rows { width: 1, init: Init::Zero, rule };
     let run = cluster.run(&[w], clocks, &model)?;
     if first {
         let w = model.weights(Step { slot: Slot(0), n_slots: 1, clock: clocks }, &run.pulled);

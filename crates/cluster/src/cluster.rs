@@ -100,13 +100,7 @@ impl Cluster {
 
     /// The same, with rules and functions of the program's own.
     pub fn with(registry: Registry) -> Result<Self, ClusterError> {
-        Self::with_rules(|_, _| registry)
-    }
-
-    /// The same, for rules that depend on the consistency and the number of slots.
-    pub fn with_rules(registry: impl FnOnce(Sync, usize) -> Registry) -> Result<Self, ClusterError> {
         let config = Config::from_env()?;
-        let registry = registry(config.sync, config.size.n_slots);
         let ended = match config.part {
             Part::Server => process::serve(&config, registry),
             Part::Coordinator => process::coordinate(&config),

@@ -71,4 +71,28 @@ pub enum GraphError {
         /// All names.
         known: String,
     },
+    /// A name that nothing in the graph has.
+    #[error("nothing is called `{name}`; known are {known}")]
+    NoName {
+        /// The name.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// A node that a gradient cannot be asked for.
+    #[error("`{name}` is no operand and no param; there are {known}")]
+    NoLeaf {
+        /// The name.
+        name: String,
+        /// All operands and parameters.
+        known: String,
+    },
+    /// A result without gradient.
+    #[error("differentiate: `{output}`: {source}")]
+    Gradient {
+        /// The result.
+        output: String,
+        /// Why.
+        source: Box<OpError>,
+    },
 }

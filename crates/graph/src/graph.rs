@@ -65,6 +65,8 @@ pub struct Graph {
     pub outputs: Vec<(String, NodeId)>,
     /// Parameters by position, and the values they have at the end.
     pub writes: Vec<(usize, NodeId)>,
+    /// Further names of nodes. Passes drop them: what they name may be gone.
+    pub labels: Vec<(String, NodeId)>,
 }
 
 impl Graph {
@@ -97,6 +99,7 @@ impl Graph {
             n_captured: self.n_captured,
             outputs: Vec::new(),
             writes: Vec::new(),
+            labels: Vec::new(),
         }
     }
 
@@ -160,19 +163,39 @@ impl Graph {
         }
     }
 
+    /// Floating-point work of all nodes.
+    pub fn flops(&self) -> u64 {
+        self.ids().map(|id| self.cost(id).flops).sum()
+    }
+
     /// A new graph with each node replaced by what `f` appends for it: `f` gets the graph under way,
     /// the node with its inputs renamed, and returns the node that stands for it.
     pub fn rewrite(&self, mut f: impl FnMut(&mut Graph, Node) -> NodeId) -> Graph {
+        self.rebuild(|out, renamed, id| {
+            let mut node = self.node(id).clone();
+            node.inputs.iter_mut().for_each(|i| *i = renamed[i.index()]);
+            f(out, node)
+        })
+    }
+
+    /// [`Graph::rewrite`] for rules that look further than a node's inputs: `f` gets the graph under
+    /// way, what stands there for each earlier node of this graph, and the number of the node.
+    pub fn rebuild(&self, mut f: impl FnMut(&mut Graph, &[NodeId], NodeId) -> NodeId) -> Graph {
         let mut out = self.like();
         let mut renamed: Vec<NodeId> = Vec::with_capacity(self.nodes.len());
-        for node in &self.nodes {
-            let mut node = node.clone();
-            node.inputs.iter_mut().for_each(|i| *i = renamed[i.index()]);
-            let id = f(&mut out, node);
-            renamed.push(id);
+        for id in self.ids() {
+            let new = f(&mut out, &renamed, id);
+            renamed.push(new);
         }
         out.outputs = self.outputs.iter().map(|(name, id)| (name.clone(), renamed[id.index()])).collect();
         out.writes = self.writes.iter().map(|&(p, id)| (p, renamed[id.index()])).collect();
         out
+    }
+
+    /// Appends a copy of a node of `from` with its inputs renamed.
+    pub fn copy(&mut self, from: &Graph, renamed: &[NodeId], id: NodeId) -> NodeId {
+        let mut node = from.node(id).clone();
+        node.inputs.iter_mut().for_each(|i| *i = renamed[i.index()]);
+        self.push(node)
     }
 }

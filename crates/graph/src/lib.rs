@@ -4,15 +4,23 @@
 //! [text form](text), a [verifier](verify) and [passes], each a function from graph to graph. It
 //! does no I/O and runs nothing (folding constants calls reference kernels).
 
+mod batch;
+mod builder;
+mod differentiate;
+mod dot;
 mod error;
 mod evaluate;
 mod graph;
 mod literal;
+mod memory;
+mod names;
 pub mod passes;
 pub mod text;
 mod traced;
 mod verify;
 
+pub use batch::batch;
+pub use builder::Builder;
 pub use error::GraphError;
 pub use graph::{Graph, Kind, Node, NodeId};
 pub use literal::Literal;

@@ -8,11 +8,13 @@
 //! v4 = literal 0.5 : f32[4]
 //! v5 = mul v3 v4 : f32[4]
 //! write v1 v6
+//! label total=v3
 //! return y=v5
 //! ```
 //!
 //! Statements end at a line break or `;`. What an op gives may be left out: it is inferred. `@1`
-//! after a node is its region, `#2` its group, `--` begins a comment (the user's line).
+//! after a node is its region, `#2` its group, `--` begins a comment (the user's line). Names stand in
+//! quotes where they are more than letters, digits and `_ . /`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -39,8 +41,8 @@ impl fmt::Display for Graph {
             let node = self.node(id);
             write!(f, "{id} = ")?;
             match &node.kind {
-                Kind::Input(i) => write!(f, "input {:?}", self.inputs[*i])?,
-                Kind::Param(i) => write!(f, "param {:?}", self.params[*i])?,
+                Kind::Input(i) => write!(f, "input {}", quoted(&self.inputs[*i]))?,
+                Kind::Param(i) => write!(f, "param {}", quoted(&self.params[*i]))?,
                 Kind::Captured(_) => write!(f, "captured")?,
                 Kind::Literal(literal) => write!(f, "literal {}", numbers(literal.tensor()))?,
                 Kind::Op(op) => {
@@ -65,13 +67,92 @@ impl fmt::Display for Graph {
         for (param, id) in &self.writes {
             match params.get(param) {
                 Some(read) => writeln!(f, "write {read} {id}")?,
-                None => writeln!(f, "write {:?} {id}", self.params[*param])?,
+                None => writeln!(f, "write {} {id}", quoted(&self.params[*param]))?,
             }
         }
+        let named = |f: &mut fmt::Formatter<'_>, list: &[(String, NodeId)]| {
+            list.iter().try_for_each(|(name, id)| write!(f, " {}={id}", plain_or_quoted(name)))
+        };
+        if !self.labels.is_empty() {
+            write!(f, "label")?;
+            named(f, &self.labels)?;
+            writeln!(f)?;
+        }
         write!(f, "return")?;
-        self.outputs.iter().try_for_each(|(name, id)| write!(f, " {name}={id}"))?;
+        named(f, &self.outputs)?;
         writeln!(f)
     }
+}
+
+/// A name in quotes, on one line.
+fn quoted(name: &str) -> String {
+    let mut text = String::from("\"");
+    for c in name.chars() {
+        match c {
+            '"' => text.push_str("\\\""),
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            c => text.push(c),
+        }
+    }
+    text + "\""
+}
+
+fn plain_or_quoted(name: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '/');
+    if !name.is_empty() && name.chars().all(plain) { name.to_owned() } else { quoted(name) }
+}
+
+/// Takes a name off the beginning of a text: in quotes, or up to `end`.
+fn take_name<'a>(text: &'a str, end: &[char]) -> Result<(String, &'a str), String> {
+    let Some(inside) = text.strip_prefix('"') else {
+        let at = text.find(end).unwrap_or(text.len());
+        return Ok((text[..at].trim().to_owned(), &text[at..]));
+    };
+    let mut name = String::new();
+    let mut chars = inside.char_indices();
+    while let Some((i, c)) = chars.next() {
+        match c {
+            '"' => return Ok((name, &inside[i + 1..])),
+            '\\' => match chars.next() {
+                Some((_, 'n')) => name.push('\n'),
+                Some((_, 'r')) => name.push('\r'),
+                Some((_, c)) => name.push(c),
+                None => break,
+            },
+            c => name.push(c),
+        }
+    }
+    Err("a quote is not closed".to_owned())
+}
+
+/// The statements of a text with their lines. Inside quotes, nothing ends a statement but the line.
+fn statements(text: &str) -> Vec<(usize, &str)> {
+    let mut list = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let (mut begin, mut quote, mut escape) = (0, false, false);
+        let mut end = line.len();
+        for (i, c) in line.char_indices() {
+            match c {
+                _ if escape => escape = false,
+                '\\' if quote => escape = true,
+                '"' => quote = !quote,
+                ';' if !quote => {
+                    list.push((number + 1, line[begin..i].trim()));
+                    begin = i + 1;
+                }
+                '-' if !quote && line[i..].starts_with("--") => {
+                    end = i;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        list.push((number + 1, line[begin..end].trim()));
+    }
+    list.retain(|(_, s)| !s.is_empty());
+    list
 }
 
 /// The elements: one number for a uniform tensor, else a list.
@@ -92,15 +173,9 @@ impl std::str::FromStr for Graph {
 
     fn from_str(text: &str) -> Result<Self, GraphError> {
         let mut parser = Parser::default();
-        for (line, text) in text.lines().enumerate() {
-            let code = text.split("--").next().unwrap_or_default();
-            for statement in code.split(';').map(str::trim).filter(|s| !s.is_empty()) {
-                parser.statement(statement).map_err(|reason| GraphError::Text {
-                    line: line + 1,
-                    reason,
-                    text: statement.to_owned(),
-                })?;
-            }
+        for (line, statement) in statements(text) {
+            let wrong = |reason| GraphError::Text { line, reason, text: statement.to_owned() };
+            parser.statement(statement).map_err(wrong)?;
         }
         crate::verify(&parser.graph)?;
         Ok(parser.graph)
@@ -115,28 +190,21 @@ struct Parser {
 
 impl Parser {
     fn statement(&mut self, text: &str) -> Result<(), String> {
-        if let Some(rest) = text.strip_prefix("return") {
-            for (i, word) in rest.split_whitespace().enumerate() {
-                let (label, name) =
-                    word.split_once('=').map_or((format!("y{i}"), word), |(l, n)| (l.to_owned(), n));
-                let id = self.value(name)?;
-                self.graph.outputs.push((label, id));
+        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+        match word {
+            _ if rest.trim_start().starts_with('=') => {}
+            "return" => {
+                let named = self.named(rest, "y")?;
+                self.graph.outputs.extend(named);
+                return Ok(());
             }
-            return Ok(());
-        }
-        if let Some(rest) = text.strip_prefix("write ") {
-            let (param, name) = rest.trim().split_once(' ').ok_or("a write names a param and a value")?;
-            let position = match param.trim_matches('"') {
-                quoted if quoted.len() < param.len() => self.graph.params.iter().position(|p| p == quoted),
-                name => match self.graph.node(self.value(name)?).kind {
-                    Kind::Param(i) => Some(i),
-                    _ => None,
-                },
-            };
-            let position = position.ok_or_else(|| format!("{param} is no param"))?;
-            let id = self.value(name)?;
-            self.graph.writes.push((position, id));
-            return Ok(());
+            "label" => {
+                let named = self.named(rest, "l")?;
+                self.graph.labels.extend(named);
+                return Ok(());
+            }
+            "write" => return self.write(rest.trim()),
+            _ => {}
         }
         let (name, rest) = text.split_once('=').ok_or("neither a node nor `write` nor `return`")?;
         let node = self.node(rest.trim())?;
@@ -147,6 +215,43 @@ impl Parser {
         }
     }
 
+    /// `name=v3 v4 …`: nodes with their names; one without gets its position.
+    fn named(&self, text: &str, prefix: &str) -> Result<Vec<(String, NodeId)>, String> {
+        let (mut list, mut rest) = (Vec::new(), text.trim());
+        while !rest.is_empty() {
+            let (first, after) = take_name(rest, &['=', ' ', '\t'])?;
+            let (label, value, after) = match after.strip_prefix('=') {
+                Some(after) => {
+                    let (value, after) = take_name(after, &[' ', '\t'])?;
+                    (first, value, after)
+                }
+                None => (format!("{prefix}{}", list.len()), first, after),
+            };
+            list.push((label, self.value(&value)?));
+            if !after.is_empty() && !after.starts_with([' ', '\t']) {
+                return Err(format!("a blank is missing before `{after}`"));
+            }
+            rest = after.trim_start();
+        }
+        Ok(list)
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), String> {
+        let is_quoted = text.starts_with('"');
+        let (param, value) = take_name(text, &[' ', '\t'])?;
+        let position = match is_quoted {
+            true => self.graph.params.iter().position(|p| *p == param),
+            false => match self.graph.node(self.value(&param)?).kind {
+                Kind::Param(i) => Some(i),
+                _ => None,
+            },
+        };
+        let position = position.ok_or_else(|| format!("{param} is no param"))?;
+        let id = self.value(value)?;
+        self.graph.writes.push((position, id));
+        Ok(())
+    }
+
     fn node(&mut self, text: &str) -> Result<Node, String> {
         let (head, meta, region, group) = split_tail(text)?;
         let word_end = head.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(head.len());
@@ -154,11 +259,13 @@ impl Parser {
         let need_meta = || meta.clone().ok_or_else(|| format!("{word} needs `: dtype[shape]`"));
         let mut node = match word {
             "input" => {
-                self.graph.inputs.push(label(rest, "x", self.graph.inputs.len()));
+                let name = label(rest, "x", self.graph.inputs.len())?;
+                self.graph.inputs.push(name);
                 Traced::bare(Kind::Input(self.graph.inputs.len() - 1), need_meta()?)
             }
             "param" => {
-                self.graph.params.push(label(rest, "p", self.graph.params.len()));
+                let name = label(rest, "p", self.graph.params.len())?;
+                self.graph.params.push(name);
                 Traced::bare(Kind::Param(self.graph.params.len() - 1), need_meta()?)
             }
             "captured" => {
@@ -199,8 +306,19 @@ impl Parser {
 
 type Tail<'a> = (&'a str, Option<Meta>, u32, u32);
 
-/// Splits `… : f32[2, 3] @1 #2` off.
+/// Splits `… : f32[2, 3] @1 #2` off. Marks inside a quoted name are part of the name.
 fn split_tail(text: &str) -> Result<Tail<'_>, String> {
+    let Some(open) = text.find('"') else { return split_plain_tail(text) };
+    let (_, tail) = take_name(&text[open..], &[])?;
+    let (between, meta, region, group) = split_plain_tail(tail)?;
+    let end = text.len() - tail.len();
+    match between.is_empty() {
+        true => Ok((text[..end].trim(), meta, region, group)),
+        false => Err(format!("`{between}` after a name")),
+    }
+}
+
+fn split_plain_tail(text: &str) -> Result<Tail<'_>, String> {
     let mark = |text: &str, sign: char| -> Result<(usize, u32), String> {
         match text.rfind(sign) {
             Some(at) if text[at + 1..].trim().chars().all(|c| c.is_ascii_digit()) => {
@@ -228,7 +346,11 @@ fn parse_meta(text: &str) -> Result<Meta, String> {
     let sizes = sizes.trim_end_matches(']').split(',').map(str::trim).filter(|s| !s.is_empty());
     let shape =
         sizes.map(|s| s.parse().map_err(|_| format!("{s} is no size"))).collect::<Result<Shape, _>>()?;
-    Ok(Meta { dtype, shape })
+    let bytes = shape.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d.max(1)));
+    match bytes.filter(|&n| n <= isize::MAX as usize) {
+        Some(_) => Ok(Meta { dtype, shape }),
+        None => Err(format!("{text} is larger than any memory")),
+    }
 }
 
 fn parse_numbers(text: &str, meta: &Meta) -> Result<Tensor, String> {
@@ -256,10 +378,11 @@ fn parse_numbers(text: &str, meta: &Meta) -> Result<Tensor, String> {
 }
 
 /// A quoted name, or one made from the position.
-fn label(text: &str, prefix: &str, position: usize) -> String {
-    match text.trim_matches('"') {
-        "" => format!("{prefix}{position}"),
-        name => name.to_owned(),
+fn label(text: &str, prefix: &str, position: usize) -> Result<String, String> {
+    match take_name(text, &[' '])? {
+        (name, _) if text.is_empty() && name.is_empty() => Ok(format!("{prefix}{position}")),
+        (name, "") => Ok(name),
+        (_, rest) => Err(format!("`{rest}` after a name")),
     }
 }
 
@@ -291,6 +414,35 @@ mod tests {
                     v3 = sum(axes:[0]) v2 : f32[4]\nv4 = literal 0.5 : f32[4]\n\
                     v5 = literal [1, 2] : i64[2]\nv6 = mul v3 v4 : f32[4] @1 #2\nreturn y0=v6 y1=v5\n";
         assert_eq!(text.parse::<Graph>().unwrap().to_string(), text);
+    }
+
+    #[test]
+    fn any_name_survives_printing_and_parsing() {
+        for name in [
+            "x",
+            "layer.0/w",
+            "two words",
+            "a=b",
+            "q\"uote",
+            "back\\slash",
+            "semi;colon",
+            "da--sh",
+            "line\nbreak",
+            "x : f32[2] @1 #2",
+            "λ",
+        ] {
+            let mut graph: Graph =
+                "x = input : f32[2]; w = param : f32[2]; y = mul x w; return y".parse().unwrap();
+            graph.inputs[0] = name.to_owned();
+            graph.params[0] = format!("{name}2");
+            graph.outputs[0].0 = format!("{name}3");
+            graph.labels.push((format!("{name}4"), NodeId(2)));
+            graph.writes.push((0, NodeId(2)));
+            let text = graph.to_string();
+            let back: Graph = text.parse().unwrap_or_else(|e| panic!("{e}\n{text}"));
+            assert_eq!(back.to_string(), text);
+            assert_eq!((&back.inputs[0], &back.labels[0].0), (&graph.inputs[0], &graph.labels[0].0));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::error::GraphError;
 use crate::graph::{Graph, Kind};
 
 /// Nodes read only earlier nodes, every op accepts its operands and gives what its node says, leaves
-/// are bound, each at most once, and outputs exist.
+/// are bound, each at most once, and what is named exists.
 pub fn verify(graph: &Graph) -> Result<(), GraphError> {
     let mut seen = std::collections::HashSet::new();
     for (i, node) in graph.nodes().iter().enumerate() {
@@ -39,7 +39,7 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
             }
         }
     }
-    for (output, id) in graph.roots().enumerate() {
+    for (output, id) in graph.roots().chain(graph.labels.iter().map(|&(_, id)| id)).enumerate() {
         if id.index() >= graph.nodes().len() {
             return Err(GraphError::Output { output, node: id.index() });
         }

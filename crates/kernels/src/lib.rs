@@ -4,10 +4,12 @@
 //! One binary carries a path for each instruction set; the choice is made once, at run time.
 #![allow(unsafe_code, reason = "SIMD intrinsics and the thread pool; every block carries its proof")]
 
+pub mod attention;
 pub mod conv;
 pub mod gemm;
 pub mod math;
 pub mod philox;
+pub mod recurrent;
 pub mod rows;
 pub mod simd;
 pub mod stream;

@@ -16,7 +16,7 @@ const MAX_BATCH: usize = 16;
 /// How far ahead to look for steps to bring forward.
 pub(crate) const HORIZON: usize = 24;
 /// Bytes of values that get places of their own for that long.
-pub(crate) const SMALL: usize = 64 << 10;
+pub(crate) const SMALL: usize = 16 << 10;
 
 /// Cuts the steps into batches. A step further on is brought forward if it touches nothing of what it
 /// passes.
@@ -53,7 +53,7 @@ fn estimate(plan: &Plan, step: &Step) -> f64 {
 }
 
 /// Whether one writes what the other reads or writes.
-fn conflict(plan: &Plan, a: &Step, b: &Step) -> bool {
+pub(crate) fn conflict(plan: &Plan, a: &Step, b: &Step) -> bool {
     let writes_into = |a: &Step, b: &Step| {
         let mut touched = b.inputs.iter().map(|r| r.storage).chain(b.outputs.iter().map(|o| o.0));
         touched.any(|y| a.outputs.iter().any(|x| overlap(plan, x.0, y)))

@@ -2,6 +2,7 @@
 
 use std::panic::Location;
 
+use thalweg_graph::GraphError;
 use thalweg_tensor::{Meta, OpError};
 use thiserror::Error;
 
@@ -34,6 +35,43 @@ pub enum RunError {
         want: Box<Meta>,
         /// What came.
         got: Box<Meta>,
+    },
+    /// A graph that cannot be run.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// A name that nothing of its kind has.
+    #[error("there is no {role} `{name}`; there are {known}")]
+    NoName {
+        /// Feed or param.
+        role: &'static str,
+        /// The name.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// Something that needs a value and got none.
+    #[error("no value was given for {role} {names}")]
+    Unbound {
+        /// Operand or param.
+        role: &'static str,
+        /// Their names.
+        names: String,
+    },
+    /// A parameter whose value is not of the graph's dtype and shape.
+    #[error("`{name}` is {got}, the graph says {want}")]
+    Bound {
+        /// The parameter.
+        name: String,
+        /// What stands in the graph.
+        want: Box<Meta>,
+        /// What it is bound to.
+        got: Box<Meta>,
+    },
+    /// A graph that captured tensors, without them.
+    #[error("the graph captured {n_captured} tensors; bind them with `Session::bound`")]
+    Captured {
+        /// How many.
+        n_captured: usize,
     },
 }
 

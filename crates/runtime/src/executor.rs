@@ -12,8 +12,8 @@ use thalweg_tensor::param::{ParamRead, ParamWrite};
 use thalweg_tensor::{Meta, Param, Tensor};
 
 use crate::error::RunError;
-use crate::plan::{Action, Home, Plan, Ref, Step};
-use crate::program::Memory;
+use crate::plan::{Action, Home, MAX_OPERANDS, Plan, Ref, Step};
+use crate::program::{self, Memory};
 
 /// A plan with its memory, ready to run again and again.
 ///
@@ -226,12 +226,13 @@ impl Executor {
 
     fn act(&self, step: &Step) -> Result<(), thalweg_tensor::OpError> {
         match &step.action {
-            Action::Tiles(program) => {
-                let operands: SmallVec<[Memory; 8]> =
+            Action::Tiles(programs) => {
+                let operands: SmallVec<[Memory; MAX_OPERANDS]> =
                     step.inputs.iter().map(|r| self.memory[r.storage]).collect();
-                let results: SmallVec<[Memory; 4]> = step.outputs.iter().map(|o| self.memory[o.0]).collect();
+                let results: SmallVec<[Memory; MAX_OPERANDS]> =
+                    step.outputs.iter().map(|o| self.memory[o.0]).collect();
                 // SAFETY: see `Executor`; the planner protected operands that a result takes over.
-                unsafe { program.run(&operands, &results) };
+                unsafe { program::run(programs, &operands, &results) };
                 Ok(())
             }
             Action::Op(op) => {

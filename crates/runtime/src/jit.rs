@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use thalweg_graph::{Traced, passes};
+use thalweg_graph::{Graph, Traced, passes};
 use thalweg_tensor::{Meta, Switch, Tensor, trace};
 
 use crate::debug::{Debugger, Finding};
@@ -47,18 +47,41 @@ pub fn jit_with<A: Tree, R: Tree, F: FnMut(A) -> R>(options: JitOptions, f: F) -
 pub struct JitOptions {
     /// Names of passes that are not run.
     pub without: Vec<String>,
+    /// Bytes that intermediate values may take; see [`JitOptions::memory_budget`].
+    pub memory_budget: Option<usize>,
 }
 
 impl JitOptions {
     /// Without any pass.
     pub fn plain() -> Self {
-        Self { without: passes::PASSES.iter().map(|(name, _)| (*name).to_owned()).collect() }
+        let without = passes::PASSES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        Self { without, ..Self::default() }
     }
 
     /// Without one more pass.
     pub fn without(mut self, pass: &str) -> Self {
         self.without.push(pass.to_owned());
         self
+    }
+
+    /// Intermediate values take at most this many bytes, or as few as can be had: those that are read
+    /// again much later are computed again instead of kept. Results keep their bits.
+    pub fn memory_budget(mut self, bytes: usize) -> Self {
+        self.memory_budget = Some(bytes);
+        self
+    }
+
+    /// Runs the passes.
+    fn optimise(&self, traced: &Traced) -> Graph {
+        let is_on = |name: &str| !self.without.iter().any(|n| n == name);
+        let annotates = |name: &str| passes::ANNOTATING.contains(&name);
+        let annotated = |graph: &Graph| passes::optimise(graph, |name| annotates(name) && is_on(name));
+        let mut graph = passes::optimise(&traced.graph, |name| !annotates(name) && is_on(name));
+        if let Some(budget) = self.memory_budget {
+            let arena = |graph: &Graph| Plan::new(&annotated(graph), &traced.captured).arena_bytes();
+            graph = passes::rematerialise(&graph, budget, arena);
+        }
+        annotated(&graph)
     }
 }
 
@@ -177,8 +200,8 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
             results = Some(out.map(&mut placeholder));
             outputs
         });
-        let graph = passes::optimise(&traced.graph, |name| !self.options.without.iter().any(|n| n == name));
-        let plan = Plan::new(&graph, &traced.captured);
+        let plan = Plan::new(&self.options.optimise(&traced), &traced.captured);
+        let plan = plan.compared_with(&traced.graph);
         let executor = Executor::new(plan, traced.params, traced.captured);
         let results = results.expect("the function was traced");
         let (args, switches) = (args.map(&mut placeholder), traced.switches);

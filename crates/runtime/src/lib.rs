@@ -2,17 +2,21 @@
 //! it out as a flat list of steps over one arena, and an [`Executor`] replays it without allocating.
 
 mod arena;
+mod autobatch;
 mod concurrent;
 mod control;
 mod debug;
 mod error;
 mod executor;
 mod jit;
+mod picture;
 mod plan;
 mod profile;
 mod program;
+mod session;
 mod tree;
 
+pub use autobatch::autobatch;
 pub use control::{cond, scan, while_loop};
 pub use debug::{Debugger, Finding, Stepped, probe};
 pub use error::RunError;
@@ -20,5 +24,6 @@ pub use executor::Executor;
 pub use jit::{Jit, JitOptions, jit, jit_with};
 pub use plan::{Plan, StepInfo};
 pub use profile::{Peak, Profile};
-pub use thalweg_tensor::Tensor;
+pub use session::Session;
+pub use thalweg_tensor::{Tensor, checkpoint as remat};
 pub use tree::Tree;

@@ -13,11 +13,14 @@ use smallvec::{SmallVec, smallvec};
 use thalweg_core::{DType, Layout, Shape};
 use thalweg_graph::{Graph, Kind, NodeId};
 use thalweg_tensor::ops::{Cost, Op, Reshape};
-use thalweg_tensor::{Meta, Tensor};
+use thalweg_tensor::{Meta, Tensor, apply};
 
 use crate::arena::{self, Lifetime};
 use crate::concurrent;
 use crate::program::{Access, Program};
+
+/// Operands of groups joined into one step: their addresses are gathered on the stack.
+pub(crate) const MAX_OPERANDS: usize = 192;
 
 /// Where a value's memory comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +56,9 @@ pub(crate) enum Action {
     Op(Op),
     /// One op over the memory of its first operand.
     Overwrite(Op),
-    /// A fused group.
-    Tiles(Program),
+    /// Fused groups that do not touch each other's memory: the update of all parameters is one step.
+    /// Their operands and results stand one after the other.
+    Tiles(Vec<Program>),
 }
 
 /// One kernel launch.
@@ -88,6 +92,8 @@ pub struct Plan {
     pub(crate) steps: Vec<Step>,
     pub(crate) literals: Vec<Tensor>,
     pub(crate) arena_bytes: usize,
+    /// Floating-point work of the function as it was written, if known.
+    pub(crate) recorded_flops: Option<u64>,
     /// What intermediate values would take if each had memory of its own.
     pub(crate) unplanned_bytes: usize,
     pub(crate) inputs: Vec<Meta>,
@@ -108,8 +114,34 @@ impl Plan {
             planner.unit(&unit);
         }
         let mut plan = planner.finish();
+        plan.join_tiles();
         plan.batches = concurrent::batches(&mut plan);
         plan
+    }
+
+    /// Makes one step of neighbouring groups that do not touch each other's memory.
+    fn join_tiles(&mut self) {
+        let mut joined: Vec<Step> = Vec::with_capacity(self.steps.len());
+        for step in std::mem::take(&mut self.steps) {
+            let conflict = |last: &Step| concurrent::conflict(self, last, &step);
+            match (joined.last_mut(), &step.action) {
+                (Some(last), Action::Tiles(programs))
+                    if matches!(last.action, Action::Tiles(_))
+                        && last.inputs.len() + step.inputs.len() <= MAX_OPERANDS
+                        && last.outputs.len() + step.outputs.len() <= MAX_OPERANDS
+                        && !conflict(last) =>
+                {
+                    if let Action::Tiles(all) = &mut last.action {
+                        all.extend(programs.iter().cloned());
+                    }
+                    last.inputs.extend(step.inputs);
+                    last.outputs.extend(step.outputs);
+                    last.nodes.extend(step.nodes);
+                }
+                _ => joined.push(step),
+            }
+        }
+        self.steps = joined;
     }
 
     /// How many steps a run takes.
@@ -125,6 +157,17 @@ impl Plan {
     /// Bytes that all intermediate values of the graph would take, each in memory of its own.
     pub fn unplanned_bytes(&self) -> usize {
         self.unplanned_bytes
+    }
+
+    /// Floating-point work of one run.
+    pub fn flops(&self) -> u64 {
+        self.graph.flops()
+    }
+
+    /// Also tells what the function took before passes changed it.
+    pub fn compared_with(mut self, recorded: &Graph) -> Plan {
+        self.recorded_flops = Some(thalweg_graph::passes::dce(recorded).flops());
+        self
     }
 
     /// The graph that was planned.
@@ -157,7 +200,7 @@ impl Plan {
     /// The node behind each result of a step; empty for a copy.
     pub(crate) fn result_nodes(&self, i: usize) -> Vec<NodeId> {
         match &self.steps[i].action {
-            Action::Tiles(program) => program.results.iter().map(|r| r.node).collect(),
+            Action::Tiles(programs) => programs.iter().flat_map(|p| &p.results).map(|r| r.node).collect(),
             _ => self.steps[i].nodes.to_vec(),
         }
     }
@@ -180,13 +223,24 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
+        write!(
             f,
-            "{} steps, arena {} ({} unplanned)",
+            "{} steps, arena {} ({} unplanned), {} flop",
             self.n_steps(),
             bytes(self.arena_bytes),
-            bytes(self.unplanned_bytes)
+            bytes(self.unplanned_bytes),
+            count(self.flops())
         )?;
+        match self.recorded_flops {
+            Some(before) if before > self.flops() => {
+                writeln!(f, " ({} as written, {} saved)", count(before), count(before - self.flops()))?;
+            }
+            Some(before) if before < self.flops() => {
+                let again = self.flops() - before;
+                writeln!(f, " ({} as written, {} computed again)", count(before), count(again))?;
+            }
+            _ => writeln!(f)?,
+        }
         self.steps().enumerate().try_for_each(|(i, step)| writeln!(f, "{i:>4}  {step}"))
     }
 }
@@ -240,7 +294,7 @@ fn shorten(ops: &[&'static str]) -> String {
     words.join(" ")
 }
 
-fn bytes(n: usize) -> String {
+pub(crate) fn bytes(n: usize) -> String {
     match n {
         0..1024 => format!("{n} B"),
         1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
@@ -248,7 +302,7 @@ fn bytes(n: usize) -> String {
     }
 }
 
-fn count(n: u64) -> String {
+pub(crate) fn count(n: u64) -> String {
     match n {
         0..1000 => n.to_string(),
         1000..1_000_000 => format!("{:.1} k", n as f64 / 1e3),
@@ -379,8 +433,23 @@ impl<'a> Planner<'a> {
         Ref { storage, layout: t.layout().clone() }
     }
 
+    /// A join of tensors that never change, made once.
+    fn constant(&self, id: NodeId, op: &Op) -> Option<Tensor> {
+        let ready = |i: &NodeId| match &self.graph.node(*i).kind {
+            Kind::Captured(c) => Some(self.captured[*c].stop_gradient()),
+            Kind::Literal(literal) => Some(literal.tensor().clone()),
+            _ => None,
+        };
+        let inputs: Vec<Tensor> = self.graph.node(id).inputs.iter().map(ready).collect::<Option<_>>()?;
+        matches!(op, Op::Concat(_)).then(|| apply(op.clone(), &inputs.iter().collect::<Vec<_>>()).ok())?
+    }
+
     fn op(&mut self, id: NodeId, op: &Op) -> Ref {
         let node = self.graph.node(id);
+        if let Some(joined) = self.constant(id, op) {
+            self.literals.push(joined.clone());
+            return self.ready(Home::Literal(self.literals.len() - 1), &joined);
+        }
         if let [x] = node.inputs[..] {
             let x = self.value(x);
             if let Some(layout) = op.view(&x.layout, &node.meta.shape) {
@@ -413,7 +482,12 @@ impl<'a> Planner<'a> {
             outputs.push((storage, meta.shape.clone()));
             self.values[node.index()] = Some(Ref { storage, layout: Layout::contiguous(meta.shape.clone()) });
         }
-        self.steps.push(Step { action: Action::Tiles(program), inputs, outputs, nodes: members.into() });
+        self.steps.push(Step {
+            action: Action::Tiles(vec![program]),
+            inputs,
+            outputs,
+            nodes: members.into(),
+        });
     }
 
     /// A step that copies a value.
@@ -445,6 +519,7 @@ impl<'a> Planner<'a> {
             literals: self.literals,
             arena_bytes,
             unplanned_bytes,
+            recorded_flops: None,
             inputs,
             outputs,
             written,
@@ -534,10 +609,10 @@ impl<'a> Planner<'a> {
         same_size
             && match &step.action {
                 _ if !reads(step) => true,
-                Action::Tiles(program) => step
+                Action::Tiles(programs) => step
                     .inputs
                     .iter()
-                    .zip(&program.operands)
+                    .zip(programs.iter().flat_map(|p| &p.operands))
                     .filter(|(r, _)| r.storage == old)
                     .all(|(_, o)| matches!(o.access, Access::Dense { offset: 0 })),
                 _ => false,
@@ -575,8 +650,8 @@ impl<'a> Planner<'a> {
         for i in 0..self.steps.len() {
             let step = &self.steps[i];
             let candidates: SmallVec<[usize; 4]> = match &step.action {
-                Action::Tiles(program) => (0..program.operands.len())
-                    .filter(|&k| matches!(program.operands[k].access, Access::Dense { offset: 0 }))
+                Action::Tiles(programs) => (0..step.inputs.len())
+                    .filter(|&k| matches!(programs[0].operands[k].access, Access::Dense { offset: 0 }))
                     .collect(),
                 Action::Op(op)
                     if op.reuses() & 1 != 0 && step.inputs.len() <= 2 && !step.nodes.is_empty() =>
@@ -652,7 +727,8 @@ impl<'a> Planner<'a> {
     /// Tells tile programs which operands their results overwrite.
     fn protect_operands(&mut self) {
         for step in &mut self.steps {
-            let Action::Tiles(program) = &mut step.action else { continue };
+            let Action::Tiles(programs) = &mut step.action else { continue };
+            let [program] = &mut programs[..] else { unreachable!("joined after this") };
             for (k, operand) in step.inputs.iter().enumerate() {
                 let home = self.storages[operand.storage].home;
                 if step.outputs.iter().any(|&(s, _)| self.storages[s].home == home) {

@@ -65,7 +65,7 @@ impl Profile {
             let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
             executor.begin(&views)?;
             let began = Instant::now();
-            let result = (0..n).try_for_each(|i| {
+            let result: Result<(), RunError> = (0..n).try_for_each(|i| {
                 let start = Instant::now();
                 executor.step(i)?;
                 times[i].push(start.elapsed());

@@ -178,28 +178,27 @@ impl Program {
         self.tile = (fits / MIN_TILE * MIN_TILE).clamp(MIN_TILE, MAX_TILE);
     }
 
-    /// Runs the program.
+    /// How many pieces it is cut into.
+    fn n_tasks(&self) -> usize {
+        self.numel.div_ceil(GRAIN)
+    }
+
+    /// Runs one piece.
     ///
     /// # Safety
-    /// `operands[i]` points to the memory of operand i, valid for its dtype and layout, `results[i]`
-    /// to memory for all elements of result i. During the call nobody else writes what is read here
-    /// or touches what is written here. A result may lie in the memory of an operand only if that
-    /// operand is dense, of the same dtype size, begins there and is protected.
-    pub(crate) unsafe fn run(&self, operands: &[Memory], results: &[Memory]) {
-        let n_tasks = self.numel.div_ceil(GRAIN);
-        parallel(n_tasks, &|task| {
-            let range = task * GRAIN..((task + 1) * GRAIN).min(self.numel);
-            with_registers(self.n_registers * self.tile, |registers| {
-                for &(register, value) in &self.constants {
-                    let at = register as usize * self.tile;
-                    registers[at..at + self.tile].fill(value);
-                }
-                for start in range.clone().step_by(self.tile) {
-                    let len = self.tile.min(range.end - start);
-                    // SAFETY: the caller's promise; tasks and tiles have ranges of their own.
-                    unsafe { self.run_tile(registers.as_mut_ptr(), operands, results, start, len) };
-                }
-            });
+    /// As for [`run`].
+    unsafe fn run_task(&self, task: usize, operands: &[Memory], results: &[Memory]) {
+        let range = task * GRAIN..((task + 1) * GRAIN).min(self.numel);
+        with_registers(self.n_registers * self.tile, |registers| {
+            for &(register, value) in &self.constants {
+                let at = register as usize * self.tile;
+                registers[at..at + self.tile].fill(value);
+            }
+            for start in range.clone().step_by(self.tile) {
+                let len = self.tile.min(range.end - start);
+                // SAFETY: the caller's promise; tasks and tiles have ranges of their own.
+                unsafe { self.run_tile(registers.as_mut_ptr(), operands, results, start, len) };
+            }
         });
     }
 
@@ -271,6 +270,30 @@ impl Program {
             }
         }
     }
+}
+
+/// Runs programs whose operands and results stand one after the other.
+///
+/// # Safety
+/// `operands[i]` points to the memory of operand i, valid for its dtype and layout, `results[i]` to memory
+/// for all elements of result i. During the call nobody else writes what is read here or touches what is
+/// written here. A result may lie in the memory of an operand of the same program only if that operand is
+/// dense, of the same dtype size, begins there and is protected; programs touch none of what another
+/// writes.
+pub(crate) unsafe fn run(programs: &[Program], operands: &[Memory], results: &[Memory]) {
+    let n_tasks = programs.iter().map(Program::n_tasks).sum();
+    parallel(n_tasks, &|task| {
+        let (mut task, mut operands, mut results) = (task, operands, results);
+        for program in programs {
+            let (own_operands, rest) = operands.split_at(program.operands.len());
+            let (own_results, after) = results.split_at(program.results.len());
+            if task < program.n_tasks() {
+                // SAFETY: handed on.
+                return unsafe { program.run_task(task, own_operands, own_results) };
+            }
+            (task, operands, results) = (task - program.n_tasks(), rest, after);
+        }
+    });
 }
 
 /// Fills a tile from an operand.

@@ -26,6 +26,17 @@ pub enum Error {
     /// Anything else that a layer or an optimiser refused.
     #[error(transparent)]
     Nn(Box<NnError>),
+    /// A graph that is refused.
+    #[error(transparent)]
+    Graph(#[from] thalweg_graph::GraphError),
+    /// A graph that cannot be written to, or read from, a file.
+    #[error("{path}: {reason}")]
+    GraphFile {
+        /// The path as given.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// Data could not be had.
     #[error(transparent)]
     Data(#[from] DataError),

@@ -116,11 +116,11 @@ impl Ending {
     }
 }
 
-fn tensor(stored: Stored) -> Tensor {
+pub(crate) fn tensor(stored: Stored) -> Tensor {
     Tensor::from_buffer(stored.buffer, stored.shape)
 }
 
-fn dense(t: &Tensor) -> Dense<'_> {
+pub(crate) fn dense(t: &Tensor) -> Dense<'_> {
     Dense {
         dtype: t.dtype(),
         shape: t.shape(),

@@ -14,9 +14,11 @@
 
 mod error;
 mod files;
+mod graph_file;
 
 pub use error::{Error, Result};
 pub use files::{Weights, load, load_npy, save, save_npy};
+pub use graph_file::{load_graph, save_graph};
 
 pub use thalweg_data as data;
 pub use thalweg_train as train;
@@ -30,7 +32,9 @@ pub use thalweg_graph as graph;
 pub use thalweg_kernels::simd::{Isa, isa};
 pub use thalweg_kernels::threads::{set_threads, threads};
 pub use thalweg_nn::*;
-pub use thalweg_runtime::{Executor, Jit, JitOptions, Plan, RunError, StepInfo, Tree, jit, jit_with, tree};
+pub use thalweg_runtime::{
+    Executor, Jit, JitOptions, Plan, RunError, Session, StepInfo, Tree, jit, jit_with, remat, tree,
+};
 pub use thalweg_tensor::*;
 
 /// What most programs use.

@@ -66,6 +66,9 @@ fn train<M: Module, R: Rule>(
     if std::env::var_os("THALWEG_PLAN").is_some() {
         eprintln!("{}", step.plan());
     }
+    if std::env::var_os("THALWEG_PROFILE").is_some() {
+        eprintln!("{}", step.profile((x, y), 10).expect("shapes do not change"));
+    }
     timing
 }
 
@@ -182,9 +185,9 @@ impl Block {
     fn forward(&self, x: &Tensor) -> Tensor {
         let (b, t, d) = (x.size(0), x.size(1), x.size(2));
         let qkv = self.qkv.forward(&self.norm1.forward(x)).reshape([b, t, 3, self.heads, d / self.heads]);
-        let qkv = qkv.permute([2, 0, 3, 1, 4]);
+        let qkv = qkv.permute([2, 0, 3, 1, 4]).unbind(0);
         let causal = AttentionOptions { is_causal: true, ..Default::default() };
-        let a = qkv.select(0, 0).scaled_dot_product_attention(&qkv.select(0, 1), &qkv.select(0, 2), &causal);
+        let a = qkv[0].scaled_dot_product_attention(&qkv[1], &qkv[2], &causal);
         let x = x + self.out.forward(&a.transpose(1, 2).reshape([b, t, d]));
         let up = self.up.forward(&self.norm2.forward(&x)).gelu_tanh();
         x + self.down.forward(&up)

@@ -3,20 +3,28 @@
 //! To add one: write its file, add its line to [`PASSES`]. [`optimise`] runs them in order and
 //! verifies the graph after each in debug builds; each can be switched off by name.
 
+mod algebra;
 mod canonicalise;
+mod chain;
 mod cse;
 mod dce;
+mod factors;
 mod fold;
 mod fuse;
+mod merge_siblings;
+mod rematerialise;
 
 use crate::error::GraphError;
 use crate::graph::Graph;
 
+pub use algebra::algebra;
 pub use canonicalise::canonicalise;
 pub use cse::cse;
 pub use dce::dce;
 pub use fold::fold;
 pub use fuse::fuse;
+pub use merge_siblings::merge_siblings;
+pub use rematerialise::rematerialise;
 
 /// A pass.
 pub type Pass = fn(&Graph) -> Graph;
@@ -27,9 +35,18 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("fold", fold),
     ("canonicalise", canonicalise),
     ("cse", cse),
+    ("algebra", algebra),
+    ("merge_siblings", merge_siblings),
     ("sweep", dce),
     ("fuse", fuse),
 ];
+
+/// Passes that only annotate: they come last, and a pass that adds nodes is run before them.
+pub const ANNOTATING: &[&str] = &["fuse"];
+
+/// Passes that change the order of float operations: with them, results agree with eager execution
+/// within rounding, without them bit for bit.
+pub const REORDERING: &[&str] = &["algebra", "merge_siblings"];
 
 /// Runs every pass that `is_on` admits.
 pub fn optimise(graph: &Graph, is_on: impl Fn(&str) -> bool) -> Graph {

@@ -16,7 +16,7 @@ const WIDE: usize = 512;
 /// Multiply-adds below which threads do not pay.
 const SMALL: usize = 1 << 18;
 /// Elements up to which a weight is summed in several copies at once.
-const SMALL_WEIGHT: usize = 1 << 18;
+pub(super) const SMALL_WEIGHT: usize = 1 << 18;
 
 /// y = w over x: for each block of columns, y = w · columns.
 pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
@@ -102,14 +102,19 @@ pub(super) fn weight_gradient(c: &Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     }
     let n = dw.len();
     with_scratch(&PIECES, n * n_pieces, |pieces| {
-        par_chunks_mut(pieces, n, |start, dw| {
-            let first = start / n * per_piece;
+        sum_pieces(pieces, n, |piece, dw| {
+            let first = piece * per_piece;
             weight_piece(c, x, dy, first.min(c.batch)..(first + per_piece).min(c.batch), dw);
         });
-        let (first, rest) = pieces.split_at(n);
-        dw.copy_from_slice(first);
-        rest.chunks_exact(n).for_each(|piece| add_assign(dw, piece));
+        dw.copy_from_slice(&pieces[..n]);
     });
+}
+
+/// Fills pieces of `n` elements at once by `f` and adds them up in the first, in order.
+pub(super) fn sum_pieces(pieces: &mut [f32], n: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
+    par_chunks_mut(pieces, n, |start, piece| f(start / n, piece));
+    let (first, rest) = pieces.split_at_mut(n);
+    rest.chunks_exact(n).for_each(|piece| add_assign(first, piece));
 }
 
 fn weight_piece(c: &Conv, x: &[f32], dy: &[f32], images: Range<usize>, dw: &mut [f32]) {
@@ -207,14 +212,14 @@ fn with_gradient(c: &Conv, dy: &[f32], g: usize, block: &Block, f: impl FnOnce(M
 }
 
 thread_local! {
-    static COLUMNS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    static RESULT: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    static PIECES: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    pub(super) static COLUMNS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    pub(super) static RESULT: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    pub(super) static PIECES: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
 /// Room for `len` elements with any old contents, kept by the thread for the next call. It is out of its
 /// slot meanwhile: a nested use allocates, it never shares.
-fn with_scratch<R>(
+pub(super) fn with_scratch<R>(
     slot: &'static std::thread::LocalKey<Cell<Vec<f32>>>,
     len: usize,
     f: impl FnOnce(&mut [f32]) -> R,

@@ -2,13 +2,14 @@
 //!
 //! x: (batch, groups · in_channels, *input), w: (groups · out_channels, in_channels, *kernel),
 //! y: (batch, groups · out_channels, *output), all dense. One or two spatial axes are three with leading
-//! ones of size 1. Groups with many channels run as matrix products over columns of windows, groups of one
-//! input channel as direct loops. Work is cut by shapes alone, so results do not depend on the number of
+//! ones of size 1. Groups with many channels run as matrix products, over windows in the image itself where
+//! they are one step apart and over columns of windows elsewhere, groups of one input channel as direct loops. Work is cut by shapes alone, so results do not depend on the number of
 //! threads.
 
 mod columns;
 mod dense;
 mod depthwise;
+mod implicit;
 pub mod naive;
 
 #[cfg(test)]
@@ -107,6 +108,8 @@ pub fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
     c.check(x.len(), w.len(), y.len());
     if c.is_empty() {
         y.fill(0.0);
+    } else if implicit::suits(c) {
+        implicit::forward(c, x, w, y);
     } else if c.in_channels == 1 {
         depthwise::forward(c, x, w, y);
     } else {
@@ -121,6 +124,8 @@ pub fn input_gradient(c: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32]) {
         dx.fill(0.0);
     } else if c.in_channels == 1 {
         depthwise::input_gradient(c, dy, w, dx);
+    } else if let Some(turned) = implicit::turned(c) {
+        implicit::input_gradient(c, &turned, dy, w, dx);
     } else {
         dense::input_gradient(c, dy, w, dx);
     }
@@ -131,6 +136,8 @@ pub fn weight_gradient(c: &Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     c.check(x.len(), dw.len(), dy.len());
     if c.is_empty() {
         dw.fill(0.0);
+    } else if implicit::suits(c) && dw.len() <= dense::SMALL_WEIGHT {
+        implicit::weight_gradient(c, x, dy, dw);
     } else if c.in_channels == 1 {
         depthwise::weight_gradient(c, x, dy, dw);
     } else {

@@ -38,6 +38,11 @@ fn cases() -> Vec<Conv> {
         call(9, 1, 16, 24, [one, plain(7), plain(7)]),
         call(5, 1, 64, 8, [one, plain(40), plain(61)]),
         call(8, 2, 8, 8, [one, plain(12), plain(12)]),
+        // Windows one step apart, in place and padded, over one to three axes.
+        call(2, 2, 3, 5, [one, axis(9, 3, 1, 1, 0), axis(20, 3, 1, 1, 0)]),
+        call(2, 1, 2, 7, [axis(3, 2, 1, 1, 1), axis(8, 3, 1, 2, 2), axis(30, 3, 1, 1, 2)]),
+        call(3, 1, 4, 3, [one, one, axis(150, 5, 1, 2, 4)]),
+        call(1, 1, 2, 2, [one, axis(70, 3, 1, 1, 1), axis(40, 3, 1, 1, 1)]),
         // A tap that never leaves the padding.
         call(
             1,

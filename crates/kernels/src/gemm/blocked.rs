@@ -223,6 +223,7 @@ impl<T: Element> Product<'_, T> {
                             .map_or(a.wrapping_add(i * a_row_stride), |packed| packed.add(i * step.k)),
                         a_row_stride,
                         a_col_stride,
+                        a_rows: std::ptr::null(),
                         b: step.b.add(panel * panels.panel_stride),
                         b_row_stride: panels.p_stride,
                         c: self.c.get().add((block.rows.start + i) * self.ldc + j),

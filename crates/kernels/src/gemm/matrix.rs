@@ -74,6 +74,12 @@ impl<'a, T: Copy> MatRef<'a, T> {
         self.data[row * self.row_stride + col * self.col_stride]
     }
 
+    /// Row `row`, which must lie densely. Panics outside the matrix.
+    pub fn row(&self, row: usize) -> &'a [T] {
+        assert!(row < self.rows && (self.col_stride == 1 || self.cols <= 1));
+        if self.cols == 0 { &[] } else { &self.data[row * self.row_stride..][..self.cols] }
+    }
+
     pub(super) fn as_ptr(&self) -> *const T {
         self.data.as_ptr()
     }

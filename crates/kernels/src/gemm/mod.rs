@@ -9,9 +9,11 @@ mod gemv;
 mod matrix;
 pub mod naive;
 mod pack;
+pub mod packed;
 mod scratch;
 mod tile;
 mod vector;
+pub mod windows;
 
 #[cfg(test)]
 mod tests;

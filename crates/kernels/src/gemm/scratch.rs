@@ -9,6 +9,8 @@ pub(super) enum Use {
     Shared,
     /// Private to one task.
     Task,
+    /// Private to one task of a kernel that is made of small products.
+    Kernel,
 }
 
 /// One cache line, and the unit of the buffers: panels start on a line.
@@ -19,6 +21,7 @@ struct Line([u8; 64]);
 thread_local! {
     static SHARED: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     static TASK: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static KERNEL: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
 /// Calls `f` with room for `len` elements of plain data, aligned to 64 bytes, with any old contents.
@@ -29,6 +32,7 @@ pub(super) fn with<T: super::Element, R>(of: Use, len: usize, f: impl FnOnce(*mu
     let slot = match of {
         Use::Shared => &SHARED,
         Use::Task => &TASK,
+        Use::Kernel => &KERNEL,
     };
     let mut lines = slot.take();
     let n_lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());

@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 
 use super::gemv::{Axpy, Dots};
 use super::vector::{Plain, Vector, prefetch};
+use super::windows::WindowTile;
 use crate::simd::{Isa, isa};
 
 /// Tile heights of the instruction sets: C takes `MR × NV` of 16 registers (AVX2: 6×2) or 32
@@ -27,6 +28,8 @@ pub(super) struct Tile<T> {
     pub a: *const T,
     pub a_row_stride: usize,
     pub a_col_stride: usize,
+    /// Where each row of A begins, counted from `a`, in place of `a_row_stride`; null if there is no such list.
+    pub a_rows: *const usize,
     /// Element (p, j) is at `p * b_row_stride + j`.
     pub b: *const T,
     pub b_row_stride: usize,
@@ -42,6 +45,7 @@ pub(super) struct Tile<T> {
 /// Safety: the pointers reach over the tile that the kernel was picked for; the CPU has its
 /// instruction set.
 pub(super) type TileFn<T> = unsafe fn(&Tile<T>);
+type WindowFn<T> = unsafe fn(&WindowTile<T>);
 
 /// Which tile kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +66,7 @@ pub(super) struct Kernels<T: 'static> {
     pub nr: usize,
     lanes: usize,
     pick: fn(rows: usize, vectors: usize, partial: bool, a_packed: bool) -> TileFn<T>,
+    pick_window: fn(rows: usize, vectors: usize, partial: bool) -> WindowFn<T>,
     /// Dot products of `n_rows` rows with x, see [`Dots`].
     pub dots: unsafe fn(&Dots<T>),
     /// Sum of scaled rows, see [`Axpy`].
@@ -74,6 +79,15 @@ impl<T> Kernels<T> {
         let vectors = shape.cols.div_ceil(self.lanes);
         let n_last = shape.cols - (vectors - 1) * self.lanes;
         ((self.pick)(shape.rows, vectors, n_last < self.lanes, shape.a_packed), n_last)
+    }
+}
+
+impl<T> Kernels<T> {
+    /// The kernel for a tile over windows, and the number of columns in its last vector.
+    pub fn window(&self, rows: usize, cols: usize) -> (unsafe fn(&WindowTile<T>), usize) {
+        let vectors = cols.div_ceil(self.lanes);
+        let n_last = cols - (vectors - 1) * self.lanes;
+        ((self.pick_window)(rows, vectors, n_last < self.lanes), n_last)
     }
 }
 
@@ -115,7 +129,12 @@ unsafe fn tile_body<V: Vector, const M: usize, const N: usize, const PARTIAL: bo
     unsafe {
         let mut sums = [[V::splat(<V::Elem as super::Element>::ZERO); N]; M];
         // One base for each row: a chain of additions from row to row would cost more than the products.
-        let a_rows: [*const V::Elem; M] = std::array::from_fn(|row| tile.a.wrapping_add(row * a_row_stride));
+        let mut a_rows = [tile.a; M];
+        for row in 0..M {
+            let listed = MR == 0 && !tile.a_rows.is_null();
+            a_rows[row] =
+                tile.a.wrapping_add(if listed { *tile.a_rows.add(row) } else { row * a_row_stride });
+        }
         if tile.add {
             for row in 0..M {
                 // By the time the sums are done C has come from L2 or L3. A row of a tile begins anywhere
@@ -140,15 +159,33 @@ unsafe fn tile_body<V: Vector, const M: usize, const N: usize, const PARTIAL: bo
             a_offset += a_col_stride;
             b = b.wrapping_add(tile.b_row_stride);
         }
+        finish::<V, M, N, PARTIAL>(&sums, tile.c, tile.c_row_stride, tile.n_last, tile.add);
+    }
+}
+
+/// Writes the sums of a tile to C, or adds them.
+///
+/// # Safety
+/// `c` reaches over M rows of N vectors, the last cut to `n_last`.
+#[inline(always)]
+pub(super) unsafe fn finish<V: Vector, const M: usize, const N: usize, const PARTIAL: bool>(
+    sums: &[[V; N]; M],
+    c: *mut V::Elem,
+    c_row_stride: usize,
+    n_last: usize,
+    add: bool,
+) {
+    // SAFETY: passed on to the caller.
+    unsafe {
         let one = V::splat(<V::Elem as super::Element>::ONE);
         for row in 0..M {
             for vector in 0..N {
-                let at = tile.c.add(row * tile.c_row_stride + vector * V::LANES);
+                let at = c.add(row * c_row_stride + vector * V::LANES);
                 let mut sum = sums[row][vector];
-                if tile.add {
-                    sum = load_part::<V, N, PARTIAL>(at, vector, tile.n_last).mul_add(one, sum);
+                if add {
+                    sum = load_part::<V, N, PARTIAL>(at, vector, n_last).mul_add(one, sum);
                 }
-                if PARTIAL && vector == N - 1 { sum.store_first(at, tile.n_last) } else { sum.store(at) }
+                if PARTIAL && vector == N - 1 { sum.store_first(at, n_last) } else { sum.store(at) }
             }
         }
     }
@@ -161,7 +198,7 @@ unsafe fn tile_body<V: Vector, const M: usize, const N: usize, const PARTIAL: bo
 /// # Safety
 /// The rows of A have an element at `a_offset`, and `b` a row of the tile.
 #[inline(always)]
-unsafe fn step<V: Vector, const M: usize, const N: usize, const PARTIAL: bool>(
+pub(super) unsafe fn step<V: Vector, const M: usize, const N: usize, const PARTIAL: bool>(
     sums: &mut [[V; N]; M],
     a_rows: &[*const V::Elem; M],
     a_offset: usize,
@@ -203,7 +240,8 @@ macro_rules! kernels {
     ($name:ident, $vector:ty, $elem:ty, $mr:ident, [$($m:literal)*], [$($n:literal)*] $(, $features:literal)?) => {
         mod $name {
             use super::super::gemv::{axpy_body, dots_body};
-            use super::{Axpy, Dots, Kernels, Tile, TileFn, Vector};
+            use super::super::windows::window_body;
+            use super::{Axpy, Dots, Kernels, Tile, TileFn, Vector, WindowTile};
             #[allow(unused_imports, reason = "the portable kernels need none of the vector types")]
             use super::types::*;
 
@@ -214,6 +252,7 @@ macro_rules! kernels {
                 nr: NV * <$vector as Vector>::LANES,
                 lanes: <$vector as Vector>::LANES,
                 pick,
+                pick_window,
                 dots,
                 axpy,
             };
@@ -224,6 +263,20 @@ macro_rules! kernels {
                     (false, true) => pick_cols::<false, { super::$mr }>(rows, vectors),
                     (true, false) => pick_cols::<true, 0>(rows, vectors),
                     (true, true) => pick_cols::<true, { super::$mr }>(rows, vectors),
+                }
+            }
+
+            fn pick_window(rows: usize, vectors: usize, partial: bool) -> unsafe fn(&WindowTile<$elem>) {
+                match (vectors, partial) {
+                    $(($n, false) => window_rows::<$n, false>(rows), ($n, true) => window_rows::<$n, true>(rows),)*
+                    _ => unreachable!("a tile has 1 to {NV} vectors, not {vectors}"),
+                }
+            }
+
+            fn window_rows<const N: usize, const PARTIAL: bool>(rows: usize) -> unsafe fn(&WindowTile<$elem>) {
+                match rows {
+                    $($m => window::<$m, N, PARTIAL>,)*
+                    _ => unreachable!("a tile has 1 to {} rows, not {rows}", super::$mr),
                 }
             }
 
@@ -247,6 +300,12 @@ macro_rules! kernels {
             ) {
                 // SAFETY: passed on to the caller; the attribute compiles the body for its vectors.
                 unsafe { super::tile_body::<$vector, M, N, PARTIAL, MR>(tile) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn window<const M: usize, const N: usize, const PARTIAL: bool>(tile: &WindowTile<$elem>) {
+                // SAFETY: passed on to the caller; the attribute compiles the body for its vectors.
+                unsafe { window_body::<$vector, M, N, PARTIAL, { super::$mr }>(tile) }
             }
 
             $(#[target_feature(enable = $features)])?

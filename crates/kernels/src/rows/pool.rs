@@ -23,6 +23,9 @@ pub struct Window {
     pub dilation: [usize; 2],
 }
 
+/// The usual window: 2 × 2, side by side.
+const PAIRS: Window = Window { kernel: [2, 2], stride: [2, 2], padding: [0, 0], dilation: [1, 1] };
+
 /// By what an average is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Divisor {
@@ -63,9 +66,8 @@ impl Window {
 /// y = max of x over each window; NaN if it holds one.
 pub fn max_pool2d(x: &[f32], size: [usize; 2], window: Window, y: &mut [f32]) {
     let out = window.output(size);
-    let pairs = Window { kernel: [2, 2], stride: [2, 2], padding: [0, 0], dilation: [1, 1] };
     per_plane([size, out], x, y, |x, y| {
-        if window == pairs {
+        if window == PAIRS {
             dispatch(Pairs { x, width: size[1], y, out });
             return;
         }
@@ -88,6 +90,10 @@ pub fn max_pool2d_backward(x: &[f32], size: [usize; 2], window: Window, dy: &[f3
             let dx = unsafe { dx.range(p * n_in..(p + 1) * n_in) };
             let x = &x[p * n_in..(p + 1) * n_in];
             dx.fill(0.0);
+            if window == PAIRS {
+                dispatch(PairsBackward { x, width: size[1], dy: &dy[p * n_out..(p + 1) * n_out], out, dx });
+                continue;
+            }
             for (at, dy) in dy[p * n_out..(p + 1) * n_out].iter().enumerate() {
                 if let (Some(best), _) = arg_max(x, size, window, [at / out[1], at % out[1]]) {
                     dx[best] += dy;
@@ -174,6 +180,43 @@ fn arg_max(x: &[f32], size: [usize; 2], window: Window, [oy, ox]: [usize; 2]) ->
     (best, value)
 }
 
+/// The gradient of one plane with windows of 2 × 2, where dx is zero. No branch, since which of four is largest
+/// cannot be foreseen.
+struct PairsBackward<'a> {
+    x: &'a [f32],
+    width: usize,
+    dy: &'a [f32],
+    out: [usize; 2],
+    dx: &'a mut [f32],
+}
+
+impl Body for PairsBackward<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: F32s>(self, _: V) {
+        let (width, n) = (self.width, self.out[1]);
+        for row in 0..self.out[0] {
+            let (top, bottom) = self.x[2 * row * width..(2 * row + 2) * width].split_at(width);
+            let (d_top, d_bottom) = self.dx[2 * row * width..(2 * row + 2) * width].split_at_mut(width);
+            let (top, bottom, dy) = (&top[..2 * n], &bottom[..2 * n], &self.dy[row * n..(row + 1) * n]);
+            let (d_top, d_bottom) = (&mut d_top[..2 * n], &mut d_bottom[..2 * n]);
+            for j in 0..n {
+                let [a, b, c, d] = [top[2 * j], top[2 * j + 1], bottom[2 * j], bottom[2 * j + 1]];
+                // In the order of the window; the first of equals, the last NaN.
+                let b_later = (b > a) | b.is_nan();
+                let best = if b_later { b } else { a };
+                let c_later = (c > best) | c.is_nan();
+                let best = if c_later { c } else { best };
+                let d_later = (d > best) | d.is_nan();
+                d_top[2 * j] = if b_later | c_later | d_later { 0.0 } else { dy[j] };
+                d_top[2 * j + 1] = if b_later & !(c_later | d_later) { dy[j] } else { 0.0 };
+                d_bottom[2 * j] = if c_later & !d_later { dy[j] } else { 0.0 };
+                d_bottom[2 * j + 1] = if d_later { dy[j] } else { 0.0 };
+            }
+        }
+    }
+}
+
 /// One plane with windows of 2 × 2 side by side. A last odd row or column is in no window.
 struct Pairs<'a> {
     x: &'a [f32],
@@ -188,9 +231,10 @@ impl Body for Pairs<'_> {
     fn run<V: F32s>(self, _: V) {
         for row in 0..self.out[0] {
             let (top, bottom) = self.x[2 * row * self.width..(2 * row + 2) * self.width].split_at(self.width);
-            let y = &mut self.y[row * self.out[1]..(row + 1) * self.out[1]];
-            for ((y, a), b) in y.iter_mut().zip(top.chunks_exact(2)).zip(bottom.chunks_exact(2)) {
-                *y = a[0].larger(b[0]).larger(a[1].larger(b[1]));
+            let n = self.out[1];
+            let (top, bottom, y) = (&top[..2 * n], &bottom[..2 * n], &mut self.y[row * n..(row + 1) * n]);
+            for j in 0..n {
+                y[j] = top[2 * j].larger(bottom[2 * j]).larger(top[2 * j + 1].larger(bottom[2 * j + 1]));
             }
         }
     }

@@ -2,8 +2,12 @@
 
 use thalweg_core::{DType, Shape};
 
-use crate::error::{OpError, fail};
+use crate::apply::run;
+use crate::error::{InOp, OpError, fail, or_fail};
+use crate::ops::{Attention, Number};
 use crate::tensor::Tensor;
+
+const OP: &str = "scaled_dot_product_attention";
 
 /// The options of [`Tensor::scaled_dot_product_attention`].
 #[derive(Clone, Default)]
@@ -57,7 +61,10 @@ impl Tensor {
         value: &Tensor,
         options: &AttentionOptions<'_>,
     ) -> Tensor {
-        attend(self, key, value, options).0
+        match fused(self, key, value, options) {
+            Some(y) => y,
+            None => attend(self, key, value, options).0,
+        }
     }
 
     /// softmax(q kᵀ · scale + mask): how much of its attention each query pays to each key,
@@ -127,9 +134,33 @@ impl Tensor {
     }
 }
 
+/// The result by an op of its own, for the calls that it covers: no mask, in f32 or narrower.
+#[track_caller]
+fn fused(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions<'_>) -> Option<Tensor> {
+    let narrow = matches!(q.dtype(), DType::F32 | DType::F16 | DType::BF16);
+    if !narrow || options.mask.is_some() || [k, v].iter().any(|x| x.dtype() != q.dtype() || x.rank() < 2) {
+        return None;
+    }
+    if q.rank() < 2 || q.size(-1) != k.size(-1) || k.size(-2) != v.size(-2) {
+        return None;
+    }
+    let (k, v) = match options.enable_gqa {
+        true => (shared_heads(OP, q, k), shared_heads(OP, q, v)),
+        false => (k.clone(), v.clone()),
+    };
+    let lead = |x: &Tensor| Shape::from(&x.shape()[..x.rank() - 2]);
+    let shape = or_fail(lead(q).broadcast(&lead(&k)).and_then(|s| s.broadcast(&lead(&v))).in_op(OP));
+    let spread = |x: &Tensor| {
+        let full: Shape = shape.iter().chain(&x.shape()[x.rank() - 2..]).copied().collect();
+        x.broadcast_to(full)
+    };
+    let scale = Number(options.scale.unwrap_or(1.0 / (q.size(-1) as f64).sqrt()));
+    Some(run(Attention { scale, causal: options.is_causal }, &[&spread(q), &spread(&k), &spread(&v)]))
+}
+
 /// The result and the attention of each query to each key.
 #[track_caller]
-fn attend(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions<'_>) -> (Tensor, Tensor) {
+pub(crate) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions<'_>) -> (Tensor, Tensor) {
     if v.rank() < 2 {
         fail(OpError::Rank { op: OP, want: "at least 2 (length, width)", shape: v.shape().clone() });
     }
@@ -141,8 +172,6 @@ fn attend(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions<'_>) ->
     let v = if options.enable_gqa { shared_heads(OP, q, v) } else { v.clone() };
     (attention.matmul(&v), attention)
 }
-
-const OP: &str = "scaled_dot_product_attention";
 
 /// The attention of each query to each key.
 #[track_caller]

@@ -61,7 +61,11 @@ impl Tensor {
     /// The slices along an axis, which disappears. They are views.
     #[track_caller]
     pub fn unbind(&self, axis: isize) -> Vec<Tensor> {
-        (0..self.size(axis)).map(|i| self.select(axis, i as isize)).collect()
+        let at = or_fail(self.shape().axis(axis).in_op("unbind"));
+        if self.size(axis) == 0 {
+            return vec![];
+        }
+        self.split(1, axis).iter().map(|piece| piece.reshape(self.shape().without(at))).collect()
     }
 
     /// Elements moved along axes, those that leave at one end coming back at the other. One shift per

@@ -2,7 +2,11 @@
 //!
 //! Gates lie one after the other in the rows of the weights, in PyTorch's order.
 
+use thalweg_core::DType;
+
+use crate::apply::run;
 use crate::error::{OpError, fail};
+use crate::ops::LstmSequence;
 use crate::tensor::Tensor;
 
 /// The weights of one recurrent cell: `gates` is 4 for LSTM, 3 for GRU, 1 for a plain RNN.
@@ -48,12 +52,12 @@ impl CellWeights<'_> {
 }
 
 /// Gate `i` of several along the last axis.
-fn gate(gates: &Tensor, i: usize, hidden: usize) -> Tensor {
+pub(crate) fn gate(gates: &Tensor, i: usize, hidden: usize) -> Tensor {
     gates.narrow(-1, i * hidden, hidden)
 }
 
 /// The next hidden and cell state; gates are input, forget, candidate, output.
-fn lstm_step(gates: &Tensor, c: &Tensor) -> (Tensor, Tensor) {
+pub(crate) fn lstm_step(gates: &Tensor, c: &Tensor) -> (Tensor, Tensor) {
     let n = c.size(-1);
     let (i, f, o) = (gate(gates, 0, n).sigmoid(), gate(gates, 1, n).sigmoid(), gate(gates, 3, n).sigmoid());
     let c = f * c + i * gate(gates, 2, n).tanh();
@@ -107,15 +111,11 @@ impl Tensor {
         check_network("lstm", self, c, weights.len(), bidirectional);
         let mut cells = Vec::new();
         let (y, hidden) = network(self, weights, bidirectional, |x, k, w| {
-            let (mut h, mut c) = (h.select(0, k), c.select(0, k));
+            let (h, c) = (h.select(0, k), c.select(0, k));
             w.check("lstm", x, &h, 4);
-            let from_input = w.input_part(x);
-            let mut step = |t: usize| {
-                (h, c) = lstm_step(&(from_input.select(0, t as isize) + w.hidden_part(&h)), &c);
-                h.clone()
-            };
-            let states = in_time(x.size(0), bidirectional && k % 2 == 1, &mut step);
-            cells.push(c.clone());
+            let reverse = bidirectional && k % 2 == 1;
+            let (states, cell) = lstm_layer(x, &h, &c, w, reverse);
+            cells.push(cell);
             states
         });
         (y, hidden, Tensor::stack(&cells, 0))
@@ -161,6 +161,29 @@ impl Tensor {
     }
 }
 
+/// One direction of one layer: the state at each time, (time, batch, hidden), and the last cell.
+#[track_caller]
+fn lstm_layer(x: &Tensor, h: &Tensor, c: &Tensor, w: &CellWeights<'_>, reverse: bool) -> (Tensor, Tensor) {
+    let (steps, hidden) = (x.size(0), h.size(1));
+    let bias = match (w.input_bias, w.hidden_bias) {
+        (Some(a), Some(b)) => Some(a + b),
+        (a, b) => a.or(b).cloned(),
+    };
+    let from_input = x.linear(w.input, bias.as_ref());
+    let operands = [&from_input, w.hidden, h, c];
+    if operands.iter().all(|x| x.dtype() == DType::F32) {
+        let all = run(LstmSequence { reverse }, &operands);
+        let last = if reverse { 0 } else { -1 };
+        return (gate(&all, 5, hidden), gate(&all.select(0, last), 4, hidden));
+    }
+    let (mut h, mut c) = (h.clone(), c.clone());
+    let mut step = |t: usize| {
+        (h, c) = lstm_step(&(from_input.select(0, t as isize) + h.linear(w.hidden, None)), &c);
+        h.clone()
+    };
+    (in_time(steps, reverse, &mut step), c)
+}
+
 #[track_caller]
 fn check_network(op: &'static str, x: &Tensor, h: &Tensor, n_cells: usize, bidirectional: bool) {
     let fits = x.rank() == 3 && h.rank() == 3 && h.size(0) == n_cells && h.size(1) == x.size(1);
@@ -171,13 +194,13 @@ fn check_network(op: &'static str, x: &Tensor, h: &Tensor, n_cells: usize, bidir
 }
 
 /// The states at each time, stepping from the last to the first if `backwards`.
-fn in_time(steps: usize, backwards: bool, step: &mut dyn FnMut(usize) -> Tensor) -> Vec<Tensor> {
+fn in_time(steps: usize, backwards: bool, step: &mut dyn FnMut(usize) -> Tensor) -> Tensor {
     if !backwards {
-        return (0..steps).map(step).collect();
+        return Tensor::stack(&(0..steps).map(step).collect::<Vec<_>>(), 0);
     }
     let mut states: Vec<Tensor> = (0..steps).rev().map(step).collect();
     states.reverse();
-    states
+    Tensor::stack(&states, 0)
 }
 
 /// Layer after layer: `cell` runs one direction of one layer over time. Returns the outputs of the last
@@ -187,7 +210,7 @@ fn network(
     x: &Tensor,
     weights: &[CellWeights<'_>],
     bidirectional: bool,
-    mut cell: impl FnMut(&Tensor, isize, &CellWeights<'_>) -> Vec<Tensor>,
+    mut cell: impl FnMut(&Tensor, isize, &CellWeights<'_>) -> Tensor,
 ) -> (Tensor, Tensor) {
     let directions = if bidirectional { 2 } else { 1 };
     let (mut x, mut last) = (x.clone(), Vec::new());
@@ -195,11 +218,10 @@ fn network(
         let mut outputs = Vec::new();
         for (d, w) in weights.iter().enumerate() {
             let states = cell(&x, (layer * directions + d) as isize, w);
-            let end = if d == 1 { states.first() } else { states.last() };
-            last.push(end.expect("there is at least one step").clone());
-            outputs.push(Tensor::stack(&states, 0));
+            last.push(states.select(0, if d == 1 { 0 } else { -1 }));
+            outputs.push(states);
         }
-        x = Tensor::concat(&outputs, -1);
+        x = if bidirectional { Tensor::concat(&outputs, -1) } else { outputs.remove(0) };
     }
     (x, Tensor::stack(&last, 0))
 }

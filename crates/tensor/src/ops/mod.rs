@@ -235,6 +235,10 @@ ops! {
     gelu_tanh::GeluTanh,
     silu::Silu,
     softplus::Softplus,
+    attention::Attention,
+    attention_grad::AttentionGrad,
+    lstm_sequence::LstmSequence,
+    lstm_sequence_grad::LstmSequenceGrad,
 }
 
 impl Op {

@@ -240,6 +240,15 @@ impl Vjp<'_> {
         self.wants(i).then(f)
     }
 
+    /// The gradients by differentiating `f`, the same function of the operands written with others ops; all
+    /// operands must have been kept. For the gradients of gradients, which nobody waits for.
+    pub(crate) fn through(&self, f: impl FnOnce(&[Tensor]) -> Tensor) -> Grad {
+        let x: Vec<Tensor> = (0..self.n_inputs()).map(|i| self.x(i).clone()).collect();
+        let (_, pull) = crate::autodiff::vjp(|x| vec![f(x)], &x);
+        let grads = pull.call(std::slice::from_ref(self.dy)).expect("the ops of a body have gradients");
+        Grad::Inputs(grads.into())
+    }
+
     /// The gradients of two operands, each computed only if needed.
     pub fn pair(&self, a: impl FnOnce() -> Tensor, b: impl FnOnce() -> Tensor) -> Grad {
         Grad::Inputs(smallvec::smallvec![self.want(0, a), self.want(1, b)])

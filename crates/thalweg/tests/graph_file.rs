@@ -1,0 +1,45 @@
+//! Graphs in files.
+
+use std::path::PathBuf;
+
+use thalweg::graph::{Graph, Traced};
+use thalweg::prelude::*;
+use thalweg::{Session, load_graph, save, save_graph};
+
+fn path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("thalweg-{name}-{}.safetensors", std::process::id()))
+}
+
+#[test]
+fn a_traced_network_comes_back_with_its_weights_and_what_it_captured() {
+    let mut rng = Rng::seed(4);
+    let net = Linear::new(3, 2, &mut rng);
+    let scale = rng.normal([2], 0.0, 1.0);
+    let x = rng.normal([5, 3], 0.0, 1.0);
+    let traced = Traced::record(&[x.meta().clone()], |x| vec![(net.forward(&x[0]) * &scale).softmax(-1)]);
+    let mut session = Session::of(traced).unwrap();
+    let want = session.run(&[("x0", &x)], &["y0"]).unwrap();
+    let path = path("network");
+    save_graph(&path, &session).unwrap();
+    let mut back = load_graph(&path).unwrap();
+    assert_eq!(back.graph().to_string(), session.graph().to_string());
+    let got = back.run(&[("x0", &x)], &["y0"]).unwrap();
+    assert_eq!(got[0].to_vec::<f32>(), want[0].to_vec::<f32>());
+    // It goes on being a graph: it can be differentiated.
+    let graph = back.graph().differentiate("v0", &["x0"]);
+    assert!(graph.unwrap_err().to_string().contains("not a scalar"));
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn files_that_are_no_graphs_say_what_is_wrong() {
+    let path = path("wrong");
+    let error = || load_graph(&path).err().unwrap().to_string();
+    save(&path, [("w", Tensor::from([1.0f32]))]).unwrap();
+    assert!(error().contains("there is no `thalweg.graph` in its metadata"));
+    let graph: Graph = "w = param \"w\" : f32[1]; y = exp w; return y=y".parse().unwrap();
+    let session = Session::new(graph, [("w", Tensor::from([1.0f32]))]).unwrap();
+    save_graph(&path, &session).unwrap();
+    assert_eq!(load_graph(&path).unwrap().param("w").unwrap().get().to_vec::<f32>(), [1.0]);
+    std::fs::remove_file(path).unwrap();
+}
