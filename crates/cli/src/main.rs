@@ -5,7 +5,10 @@ mod info;
 mod inspect;
 mod launch;
 mod plot;
+mod predict;
+mod recipes;
 mod runs;
+mod train;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,6 +24,10 @@ struct Cli {
 }
 
 const EXAMPLES: &str = "Examples:
+  thalweg train mnist                   train a network on handwritten digits; nothing to download
+  thalweg resume runs/mnist             go on with a run that was stopped, to the same bits
+  thalweg eval runs/mnist               measure it on the test set
+  thalweg predict runs/mnist digit.png  use it
   thalweg info                          what this machine offers
   thalweg inspect model.safetensors     names, dtypes, shapes and ranges of a file's tensors
   thalweg bench --threads 2 add matmul  time workloads on this machine
@@ -32,6 +39,33 @@ const EXAMPLES: &str = "Examples:
 
 #[derive(Subcommand)]
 enum Command {
+    /// Train a network by name, and leave a run behind: metrics, checkpoints, the model.
+    Train(train::Args),
+    /// Go on with a run that was stopped or killed. It ends as if it never had been.
+    Resume {
+        /// The run.
+        run: PathBuf,
+        #[command(flatten)]
+        how: train::How,
+    },
+    /// Measure a run's model on its test set.
+    Eval {
+        /// The run.
+        run: PathBuf,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Use a run's model: on files, or on the first test samples.
+    Predict {
+        /// The run.
+        run: PathBuf,
+        /// Pictures (.png, .jpg) or rows of numbers (.npy).
+        files: Vec<PathBuf>,
+        /// Print one JSON object per input.
+        #[arg(long)]
+        json: bool,
+    },
     /// Show the instruction set, the threads and the version.
     Info,
     /// List the tensors of a .npy, .npz or .safetensors file with their ranges, or the checkpoints of a run.
@@ -77,6 +111,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Train(args) => train::run(&args),
+        Command::Resume { run, how } => train::resume(&run, &how),
+        Command::Eval { run, json } => predict::eval(&run, json),
+        Command::Predict { run, files, json } => predict::predict(&run, &files, json),
         Command::Info => info::run(),
         Command::Inspect { path, values } => inspect::run(&path, values),
         Command::Bench(args) => bench::run(&args),

@@ -14,6 +14,7 @@ pub mod init;
 mod layers;
 mod metrics;
 mod mixed;
+pub mod models;
 mod module;
 pub mod optim;
 pub mod schedule;
@@ -25,7 +26,7 @@ pub use average::Average;
 pub use clip::{Clip, clip_norm};
 pub use error::{Mismatch, NnError};
 pub use layers::*;
-pub use metrics::accuracy;
+pub use metrics::{accuracy, hit_rate};
 pub use mixed::autocast;
 pub use module::{Identity, Layer, Mode, Module, Named, Noise, Part, Visitor};
 pub use optim::{

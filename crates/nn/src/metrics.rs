@@ -13,5 +13,11 @@ use thalweg_tensor::Tensor;
 /// ```
 #[track_caller]
 pub fn accuracy(scores: &Tensor, targets: &Tensor) -> f64 {
-    scores.argmax(-1).eq(&targets.to_dtype(DType::I64)).to_dtype(DType::F64).mean(()).item()
+    hit_rate(scores, targets).item()
+}
+
+/// [`accuracy`] as a scalar tensor: for functions that are compiled.
+#[track_caller]
+pub fn hit_rate(scores: &Tensor, targets: &Tensor) -> Tensor {
+    scores.argmax(-1).eq(&targets.to_dtype(DType::I64)).to_dtype(DType::F64).mean(())
 }

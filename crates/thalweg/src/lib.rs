@@ -41,6 +41,7 @@ pub use thalweg_tensor::*;
 pub mod prelude {
     pub use crate::data::Dataset;
     pub use crate::ops::CustomOp;
+    pub use crate::train::{Callback, Epochs, Progress, Steps, Trainer};
     pub use crate::{
         DType, Meta, OpError, Param, Rng, Shape, Tensor, View, ViewMut, Weights, checkpoint, custom,
         custom_vjp, grad, hessian, hvp, jacobian, jit, jvp, no_grad, value_and_grad, vjp, vmap,
@@ -55,6 +56,6 @@ pub mod prelude {
         LearnedPositions, LineSearch, Linear, Lion, Lstm, MaxPool1d, MaxPool2d, MaxPool3d, Mlp, Module,
         MultiHeadAttention, Muon, NAdam, NormOrder, Optimizer, PRelu, RAdam, RecurrentOptions, Residual,
         RmsNorm, RmsProp, Rnn, Rotary, Rprop, Rule, Sequential, Sgd, Slots, TransformerBlock,
-        TransformerConfig, accuracy, autocast, init, schedule,
+        TransformerConfig, accuracy, autocast, hit_rate, init, models, schedule,
     };
 }

@@ -3,10 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use thalweg_data::DataError;
 use thalweg_formats::FormatError;
+use thalweg_nn::NnError;
+use thalweg_runtime::RunError;
 use thiserror::Error;
 
-/// Why a run directory could not be used.
+/// Why a net could not be trained, or a run directory not be used.
 #[derive(Debug, Error)]
 pub enum TrainError {
     /// The system refused.
@@ -77,6 +80,52 @@ pub enum TrainError {
         /// Those there are.
         have: Vec<String>,
     },
+    /// Weights or slots that are not those of the net.
+    #[error(transparent)]
+    Nn(Box<NnError>),
+    /// Data that cannot be had, or that are not those of the checkpoint.
+    #[error(transparent)]
+    Data(Box<DataError>),
+    /// A compiled step failed.
+    #[error(transparent)]
+    Step(Box<RunError>),
+    /// A checkpoint of something else.
+    #[error("the checkpoint of step {step} in {} is not of this training: {reason}", path.display())]
+    Checkpoint {
+        /// The run.
+        path: PathBuf,
+        /// The step of the checkpoint.
+        step: u64,
+        /// What does not fit.
+        reason: String,
+    },
+    /// A loss that is no number any more.
+    #[error("the loss of step {step} is {loss}; use a lower learning rate or clip the gradients")]
+    Diverged {
+        /// The step, the first being 1.
+        step: u64,
+        /// The loss.
+        loss: f64,
+    },
+    /// Something to resume without a place where it lies.
+    #[error("resume needs to know the run: use `checkpoint_every(Epochs(1), \"runs/name\")`")]
+    Nowhere,
+    /// Data of which no batch can be made.
+    #[error("{samples} samples make no batch of {size}")]
+    NoBatch {
+        /// Samples there are.
+        samples: usize,
+        /// Samples of a batch.
+        size: usize,
+    },
+    /// A score that is never measured.
+    #[error("`watch` wants {name:?}, which is not measured; give `validate` batches and watch one of {}", have.join(", "))]
+    Unmeasured {
+        /// The metric.
+        name: String,
+        /// Those there are.
+        have: Vec<String>,
+    },
     /// A folder without runs.
     #[error("{} holds no runs", path.display())]
     NoRuns {
@@ -90,3 +139,16 @@ impl TrainError {
         move |source| TrainError::Io { action, path: path.to_owned(), source }
     }
 }
+
+/// Boxed, so that a result stays small.
+macro_rules! boxed {
+    ($($Variant:ident($Source:ty)),*) => {$(
+        impl From<$Source> for TrainError {
+            fn from(source: $Source) -> Self {
+                TrainError::$Variant(Box::new(source))
+            }
+        }
+    )*};
+}
+
+boxed!(Nn(NnError), Data(DataError), Step(RunError));

@@ -1,11 +1,12 @@
-//! Run directories: what a training run leaves behind, whole at every moment.
+//! Training, and run directories: what it leaves behind, whole at every moment.
 //!
+//! A [`Trainer`] runs the loop: one compiled step per batch, validation, checkpoints from which it goes on bit for bit.
 //! A [`Run`] is a folder with the configuration, the metrics as JSON lines and as TensorBoard events, and
 //! [`Checkpoints`]. Checkpoints are written on a thread of their own from a copy, and appear all at once or not at
 //! all: a process that is killed leaves the last whole one. [`list`] and [`plot::Plot`] look at many runs, [`report`]
 //! makes a page of one.
 //!
-//! Knows no layer and no socket: a checkpoint is named tensors and a small JSON value.
+//! Knows no socket. Of a net only the [`Trainer`] knows: to the rest a checkpoint is named tensors and a small JSON value.
 
 mod checkpoint;
 mod error;
@@ -15,6 +16,7 @@ pub mod plot;
 mod report;
 mod run;
 mod summary;
+mod trainer;
 
 pub use checkpoint::{
     Best, CheckpointInfo, Checkpoints, Keep, Loaded, Snapshot, inspect, load_best, load_latest,
@@ -24,3 +26,6 @@ pub use metrics::{Line, Metrics};
 pub use report::report;
 pub use run::Run;
 pub use summary::{RunSummary, list, table};
+pub use trainer::{
+    Callback, Ended, Epochs, Fitted, Progress, Span, Steps, Trainer, VALIDATION_LOSS, weights_hash,
+};

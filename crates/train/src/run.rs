@@ -47,7 +47,7 @@ impl Run {
     /// A new run. Refuses a folder that holds one already.
     pub fn create(path: impl AsRef<Path>, config: &impl Serialize) -> Result<Self, TrainError> {
         let path = path.as_ref();
-        if path.join(CONFIG).exists() {
+        if Self::exists(path) {
             return Err(TrainError::Exists { path: path.to_owned() });
         }
         std::fs::create_dir_all(path).map_err(TrainError::io("create", path))?;
@@ -113,6 +113,11 @@ impl Run {
     pub fn finish(&mut self, summary: &impl Serialize) -> Result<(), TrainError> {
         self.events.sync()?;
         write_json(&self.path.join(SUMMARY), summary)
+    }
+
+    /// Whether a folder holds a run.
+    pub fn exists(path: impl AsRef<Path>) -> bool {
+        path.as_ref().join(CONFIG).exists()
     }
 
     /// The configuration of a run.

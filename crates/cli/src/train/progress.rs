@@ -1,0 +1,160 @@
+//! One line that says how far training has come. Only on a terminal.
+
+use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use thalweg::train::{Callback, Progress, VALIDATION_LOSS};
+
+const PAUSE: Duration = Duration::from_millis(100);
+/// Letters of the curve.
+const WIDTH: usize = 16;
+
+pub struct Bar {
+    epochs: u64,
+    quiet: bool,
+    live: bool,
+    drawn: Option<Instant>,
+    curve: Curve,
+    /// Set by Ctrl-C.
+    stop: Arc<AtomicBool>,
+}
+
+impl Bar {
+    pub fn new(epochs: u64, quiet: bool, stop: Arc<AtomicBool>) -> Self {
+        let live = !quiet && std::io::stderr().is_terminal();
+        Self { epochs, quiet, live, drawn: None, curve: Curve::default(), stop }
+    }
+
+    fn go_on(&self) -> ControlFlow<()> {
+        if self.stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Replaces the line; a terminal that is gone is no reason to stop training.
+    fn draw(&self, line: &str) {
+        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+        let _ = std::io::stderr().flush();
+    }
+}
+
+impl<N> Callback<N> for Bar {
+    fn resumed(&mut self, step: u64, passed_over: &[String]) {
+        passed_over.iter().for_each(|reason| eprintln!("thalweg: {reason}"));
+        if !self.quiet {
+            println!("going on after step {step}");
+        }
+    }
+
+    fn after_step(&mut self, now: &Progress, _: &N) -> ControlFlow<()> {
+        if self.live {
+            self.curve.push(now.loss);
+            if self.drawn.is_none_or(|t| t.elapsed() >= PAUSE) {
+                self.draw(&line(now, self.epochs, &self.curve));
+                self.drawn = Some(Instant::now());
+            }
+        }
+        self.go_on()
+    }
+
+    fn after_epoch(&mut self, now: &Progress, _: &N) -> ControlFlow<()> {
+        if self.live {
+            let number = |name: &str| now.metrics.get(name).copied().unwrap_or(f64::NAN);
+            self.draw(&format!(
+                "epoch {:>2}/{}  loss {:.4}  test loss {:.4}  {:.2} % correct\n",
+                now.epoch,
+                self.epochs,
+                now.loss,
+                number(VALIDATION_LOSS),
+                100.0 * number("accuracy")
+            ));
+        }
+        self.go_on()
+    }
+}
+
+fn line(now: &Progress, epochs: u64, curve: &Curve) -> String {
+    let share = 100 * now.step / now.steps.max(1);
+    let left = now.eta() as u64;
+    format!(
+        "{share:>3} %  epoch {:>2}/{epochs}  {:.0} steps/s  {}:{:02} left  loss {:.4}  {}",
+        now.epoch + 1,
+        now.rate(),
+        left / 60,
+        left % 60,
+        now.loss,
+        curve.text()
+    )
+}
+
+/// The loss over the whole training in a few letters: each stands for equally many steps, and for twice as many when the
+/// letters are used up.
+#[derive(Default)]
+struct Curve {
+    means: Vec<f64>,
+    sum: f64,
+    count: u64,
+    /// Steps per letter, less one.
+    extra: u64,
+}
+
+impl Curve {
+    fn push(&mut self, loss: f64) {
+        (self.sum, self.count) = (self.sum + loss, self.count + 1);
+        if self.count <= self.extra {
+            return;
+        }
+        self.means.push(self.sum / self.count as f64);
+        (self.sum, self.count) = (0.0, 0);
+        if self.means.len() > WIDTH {
+            let last = self.means.pop();
+            self.means =
+                self.means.chunks(2).map(|pair| pair.iter().sum::<f64>() / pair.len() as f64).collect();
+            self.extra = 2 * self.extra + 1;
+            self.sum = last.unwrap_or(0.0) * (self.extra.div_ceil(2)) as f64;
+            self.count = self.extra.div_ceil(2);
+        }
+    }
+
+    fn text(&self) -> String {
+        const LETTERS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let (low, high) = self.means.iter().fold((f64::MAX, f64::MIN), |(l, h), &v| (l.min(v), h.max(v)));
+        let height = |v: f64| (7.99 * (v - low) / (high - low).max(1e-12)) as usize;
+        self.means.iter().map(|&v| LETTERS[height(v).min(7)]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_falls_with_the_loss_and_stays_short() {
+        let mut curve = Curve::default();
+        for step in 0..10_000 {
+            curve.push(1.0 - f64::from(step) / 10_000.0);
+            assert!(curve.means.len() <= WIDTH);
+        }
+        let text = curve.text();
+        assert!(text.starts_with('█') && text.ends_with('▁'), "{text}");
+        assert!(curve.means.windows(2).all(|w| w[0] > w[1]), "{:?}", curve.means);
+    }
+
+    #[test]
+    fn the_line_fits_a_narrow_terminal() {
+        let mut curve = Curve::default();
+        (0..1000).for_each(|_| curve.push(2.0));
+        let now = Progress {
+            step: 99_999,
+            steps: 1_000_000,
+            epoch: 98,
+            loss: 123.4567,
+            metrics: Default::default(),
+            own_steps: 99_999,
+            own_seconds: 10.0,
+        };
+        let text = line(&now, 100, &curve);
+        assert!(text.chars().count() < 80, "{text}");
+    }
+}
