@@ -1,6 +1,7 @@
 //! `matmul`: y[i, j] = Σₖ a[i, k] · b[k, j] for two matrices, or for each pair of two equally long
 //! batches of them. `Tensor::matmul` brings vectors and broadcast batches into this form.
 
+use smallvec::SmallVec;
 use thalweg_core::{DType, Element, Layout, Shape, View, ViewMut, with_dtype};
 use thalweg_kernels::gemm::{self, MatRef};
 use thalweg_kernels::stream::convert::{cast, f16_to_f32, f32_to_f16};
@@ -68,6 +69,22 @@ impl Primitive for Matmul {
             DType::BF16 => return halves::<half::bf16>([x[0], x[1]], y, cast, cast),
             _ => return false,
         }
+        true
+    }
+
+    fn fast_then(
+        &self,
+        x: &[View<'_>],
+        y: &mut ViewMut<'_>,
+        ready: &(dyn Fn(std::ops::Range<usize>) + Sync),
+    ) -> bool {
+        if y.dtype() != DType::F32 {
+            return false;
+        }
+        let (n_batch, m, n) = sizes(y.shape());
+        let (Some(a), Some(b)) = (batch::<f32>(x[0]), batch::<f32>(x[1])) else { return false };
+        let c = gemm::BatchMut { data: y.dense::<f32>(), batch_stride: m * n, ldc: n };
+        gemm::gemm_batched_then_f32(n_batch, a, b, c, Some(ready));
         true
     }
 
@@ -167,7 +184,7 @@ fn reference<W: Wide, T: Element>(a: View<'_>, b: View<'_>, y: &mut ViewMut<'_>,
 /// The operand as the kernel wants it, unless a stride is negative.
 fn batch<'a, T: Element>(x: View<'a>) -> Option<gemm::BatchRef<'a, T>> {
     let (_, rows, cols) = sizes(x.shape());
-    let strides: Vec<usize> =
+    let strides: SmallVec<[usize; 3]> =
         x.layout().strides().iter().map(|&s| usize::try_from(s)).collect::<Result<_, _>>().ok()?;
     let (rest, matrix) = strides.split_at(strides.len() - 2);
     let memory = x.memory::<T>().get(x.layout().offset()..)?;
