@@ -286,6 +286,16 @@ impl Op {
         delegate!(self, op => op.fast(x, y), _op => false)
     }
 
+    /// The fast kernel with a call for each piece that is ready, if it covers this call.
+    pub fn fast_then(
+        &self,
+        x: &[View<'_>],
+        y: &mut ViewMut<'_>,
+        ready: &(dyn Fn(std::ops::Range<usize>) + Sync),
+    ) -> bool {
+        delegate!(self, op => op.fast_then(x, y, ready), _op => false)
+    }
+
     /// Whether elements of the result depend on those in the same place only.
     pub fn is_elementwise(&self) -> bool {
         delegate!(self, op => op.is_elementwise(), _op => false)
