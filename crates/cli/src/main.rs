@@ -3,9 +3,11 @@
 mod bench;
 mod info;
 mod inspect;
+mod job;
 mod launch;
 mod plot;
 mod predict;
+mod progress;
 mod recipes;
 mod runs;
 mod train;
@@ -56,12 +58,13 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Use a run's model: on files, or on the first test samples.
+    /// Use a run's model: on inputs of yours, or on examples.
     Predict {
         /// The run.
         run: PathBuf,
-        /// Pictures (.png, .jpg) or rows of numbers (.npy).
-        files: Vec<PathBuf>,
+        /// For digits: pictures (.png, .jpg) or rows of numbers (.npy). For char-gpt: how a text begins. For tree-lstm:
+        /// sentences as trees.
+        inputs: Vec<String>,
         /// Print one JSON object per input.
         #[arg(long)]
         json: bool,
@@ -114,7 +117,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Resume { run, how } => train::resume(&run, &how),
         Command::Eval { run, json } => predict::eval(&run, json),
-        Command::Predict { run, files, json } => predict::predict(&run, &files, json),
+        Command::Predict { run, inputs, json } => predict::predict(&run, inputs, json),
         Command::Info => info::run(),
         Command::Inspect { path, values } => inspect::run(&path, values),
         Command::Bench(args) => bench::run(&args),

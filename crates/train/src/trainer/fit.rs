@@ -99,7 +99,9 @@ where
                 let mut stop = watch.after_step(&state, loss, net).is_break();
 
                 let mut score = None;
-                if measures_anything && (over || self.validate_every.is_due(state.step, state.epoch(), is_epoch)) {
+                if measures_anything
+                    && (over || self.validate_every.is_due(state.step, state.epoch(), is_epoch))
+                {
                     let found = examiner.examine(average.map(|a| a.borrow()).as_deref())?;
                     files.log(state.step, &found)?;
                     score = found.get(watched.as_str()).copied();
@@ -187,7 +189,8 @@ where
         let (run, loaded) = Run::resume(folder)?;
         let mut saved = None;
         if let Some(loaded) = loaded {
-            let learner = Learner { net: &self.net, optimizer: &self.optimizer, average: self.average.as_ref() };
+            let learner =
+                Learner { net: &self.net, optimizer: &self.optimizer, average: self.average.as_ref() };
             *state = learner.restore(&loaded, folder)?;
             saved = Some(loaded.step);
             self.callbacks.iter_mut().for_each(|c| c.resumed(loaded.step, &loaded.passed_over));

@@ -61,7 +61,8 @@ fn in_parts<B: Tree>(
     let params: Vec<_> = params.iter().collect();
     let piece = |i: usize| {
         let (from, to) = (samples * i / parts, samples * (i + 1) / parts);
-        let loss = loss(batch.map(&mut |t| t.narrow(0, from, to - from))) * ((to - from) as f64 / samples as f64);
+        let loss =
+            loss(batch.map(&mut |t| t.narrow(0, from, to - from))) * ((to - from) as f64 / samples as f64);
         let gradients = loss.grad(&params);
         (loss.stop_gradient(), gradients)
     };

@@ -1,23 +1,18 @@
 //! `thalweg train` and `thalweg resume`.
 
-mod progress;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use thalweg::data::Dataset;
-use thalweg::schedule::Schedule;
-use thalweg::train::{Ended, Epochs, Fitted, Run, Trainer};
-use thalweg::{Layer, Module, Optimizer, Rng, Rule, Sequential, Tensor, hit_rate};
+use thalweg::train::{Ended, Fitted, Run};
 
-use crate::recipes::{self, Recipe, Split};
-use progress::Bar;
+use crate::job::{Job, Settings, Task};
+use crate::progress::numbers;
+use crate::recipes::{self, Length, Recipe};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -27,6 +22,9 @@ pub struct Args {
     /// Passes over the data [default: the recipe's].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: Option<u64>,
+    /// Steps, instead of passes.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "epochs")]
+    steps: Option<u64>,
     /// Samples of a step [default: the recipe's].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
@@ -36,6 +34,9 @@ pub struct Args {
     /// Where random numbers begin; equal seeds give equal bits.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// The file or folder of the data, where they are not inside.
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
     /// Use only the first so many samples, for a quick look.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     samples: Option<u32>,
@@ -49,7 +50,7 @@ pub struct Args {
 /// Flags that change nothing in the result.
 #[derive(clap::Args)]
 pub struct How {
-    /// Print the result as one JSON object, and nothing else.
+    /// Print the result as one JSON object, and nothing else: accuracy, losses, seconds, steps_per_second, weights_sha256.
     #[arg(long)]
     json: bool,
     /// Threads to use.
@@ -64,84 +65,24 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Everything that decides what comes out: the `config.json` of a run.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Settings {
-    pub recipe: String,
-    pub epochs: u64,
-    pub batch: usize,
-    pub lr: f64,
-    pub seed: u64,
-    pub samples: Option<usize>,
-}
-
-impl Settings {
-    /// Of a run that this command made.
-    pub fn of(run: &Path) -> Result<(Self, &'static Recipe)> {
-        let config = Run::config_of(run)?;
-        let made =
-            serde_json::from_value::<Self>(config).ok().and_then(|s| Some((recipes::find(&s.recipe)?, s)));
-        let Some((recipe, settings)) = made else {
-            bail!("{} was not made by `thalweg train`: its config.json names no recipe", run.display());
-        };
-        Ok((settings, recipe))
-    }
-
-    /// The data of the recipe, as far as they are used.
-    pub fn data(&self, recipe: &Recipe) -> Result<Split> {
-        let all = (recipe.data)()?;
-        let Some(n) = self.samples else { return Ok(all) };
-        let (train, test) = (n.min(all.train.len()), n.min(all.test.len()));
-        Ok(Split { train: all.train.rows(0..train), test: all.test.rows(0..test) })
-    }
-}
-
-/// One training, as a recipe sees it.
-pub struct Job {
-    pub settings: Settings,
-    out: PathBuf,
-    resume: bool,
-    quiet: bool,
-    stop: Arc<AtomicBool>,
-}
-
-impl Job {
-    /// The steps of the whole training.
-    pub fn steps(&self, train: &impl Dataset) -> u64 {
-        train.batches(self.settings.batch).steps() as u64 * self.settings.epochs
-    }
-
-    /// Trains a classifier.
-    pub fn fit<R: Rule>(
-        &self,
-        net: Sequential,
-        optimizer: Optimizer<R>,
-        schedule: impl Schedule + 'static,
-        train: impl Dataset<Batch = (Tensor, Tensor)>,
-        test: impl Dataset<Batch = (Tensor, Tensor)>,
-    ) -> Result<Fitted> {
-        let Settings { epochs, batch, seed, .. } = self.settings;
-        let mut trainer = Trainer::new(net, optimizer, |net, (x, y)| net.forward(&x).cross_entropy(&y))
-            .metric("accuracy", |net, (x, y)| hit_rate(&net.forward(&x), &y))
-            .validate(test.batches(500))
-            .schedule(schedule)
-            .checkpoint_every(Epochs(1), &self.out)
-            .resume(self.resume)
-            .config(&self.settings)
-            .callback(Bar::new(epochs, self.quiet, self.stop.clone()));
-        Ok(trainer.fit(train.batches(batch).seed(seed), Epochs(epochs))?)
-    }
-}
-
 pub fn run(args: &Args) -> Result<()> {
     let defaults = &args.recipe.defaults;
+    let (epochs, steps) = match (args.epochs, args.steps, defaults.length) {
+        (None, None, Length::Epochs(n)) => (Some(n), None),
+        (None, None, Length::Steps(n)) => (None, Some(n)),
+        (epochs, steps, _) => (epochs, steps),
+    };
+    // A run may be resumed from another folder.
+    let absolute = |p: &PathBuf| p.canonicalize().with_context(|| format!("--data {}", p.display()));
     let settings = Settings {
         recipe: args.recipe.name.to_owned(),
-        epochs: args.epochs.unwrap_or(defaults.epochs),
+        epochs,
+        steps,
         batch: args.batch.map_or(defaults.batch, |n| n as usize),
         lr: args.lr.unwrap_or(defaults.lr),
         seed: args.seed,
         samples: args.samples.map(|n| n as usize),
+        data: args.data.as_ref().map(absolute).transpose()?,
     };
     let out = args.out.clone().unwrap_or_else(|| free(args.recipe.name));
     start(args.recipe, settings, out, false, &args.how)
@@ -155,12 +96,12 @@ pub fn resume(run: &Path, how: &How) -> Result<()> {
         if !how.json {
             println!("{} is finished; there is nothing left to resume", run.display());
         }
-        return report(&fitted, run, how);
+        return report(&fitted, run, how.json);
     }
     start(recipe, settings, run.to_owned(), true, how)
 }
 
-fn start(recipe: &Recipe, settings: Settings, out: PathBuf, resume: bool, how: &How) -> Result<()> {
+fn start(recipe: &'static Recipe, settings: Settings, out: PathBuf, resume: bool, how: &How) -> Result<()> {
     if let Some(threads) = how.threads {
         thalweg::set_threads(usize::from(threads));
     }
@@ -170,36 +111,20 @@ fn start(recipe: &Recipe, settings: Settings, out: PathBuf, resume: bool, how: &
         signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    let data = settings.data(recipe)?;
-    let net = (recipe.net)(&mut Rng::seed(settings.seed));
-    if !how.json {
-        println!("{}: {}", recipe.name, recipe.about);
-        println!(
-            "{} parameters, {} samples, {} epochs in batches of {}; the run is in {}",
-            net.n_params(),
-            data.train.len(),
-            settings.epochs,
-            settings.batch,
-            out.display()
-        );
-    }
-    let job = Job { settings, out, resume, quiet: how.json, stop };
-    let fitted = (recipe.fit)(&job, net, data)?;
-    report(&fitted, &job.out, how)?;
-    if fitted.ended == Ended::Stopped && job.stop.load(Ordering::Relaxed) {
-        std::process::exit(130);
-    }
-    Ok(())
+    (recipe.run)(&Job { recipe, settings, task: Task::Train { resume }, out, json: how.json, stop })
 }
 
 /// The result, and what to type next.
-fn report(fitted: &Fitted, run: &Path, how: &How) -> Result<()> {
-    if how.json {
-        let line = json!({
+pub fn report(fitted: &Fitted, run: &Path, as_json: bool) -> Result<()> {
+    if as_json {
+        let mut line = json!({
             "run": run, "ended": fitted.ended, "accuracy": fitted.metrics.get("accuracy"), "loss": fitted.loss,
             "seconds": fitted.seconds, "steps": fitted.steps, "steps_per_second": fitted.steps_per_second,
             "weights_sha256": fitted.weights,
         });
+        for (name, value) in &fitted.metrics {
+            line[name.replace('/', "_")] = json!(value);
+        }
         println!("{line}");
         return Ok(());
     }
@@ -211,10 +136,9 @@ fn report(fitted: &Fitted, run: &Path, how: &How) -> Result<()> {
         );
         return Ok(());
     }
-    let accuracy = fitted.metrics.get("accuracy").copied().unwrap_or(f64::NAN);
     println!(
-        "{:.2} % correct after {} steps in {:.1} s ({:.1} steps/s)",
-        100.0 * accuracy,
+        "{} after {} steps in {:.1} s ({:.1} steps/s)",
+        numbers(&fitted.metrics),
         fitted.steps,
         fitted.seconds,
         fitted.steps_per_second
