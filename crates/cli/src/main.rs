@@ -1,6 +1,7 @@
 //! The `thalweg` command: a thin layer over the library.
 
 mod bench;
+mod dashboard;
 mod info;
 mod inspect;
 mod job;
@@ -15,7 +16,8 @@ mod train;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 /// Tensors, gradients and models in pure Rust.
 #[derive(Parser)]
@@ -34,8 +36,10 @@ const EXAMPLES: &str = "Examples:
   thalweg inspect model.safetensors     names, dtypes, shapes and ranges of a file's tensors
   thalweg bench --threads 2 add matmul  time workloads on this machine
   thalweg runs runs                     list the runs in a folder, with their last numbers
+  thalweg runs -c runs/mnist runs/mlp    compare two of them
   thalweg plot runs --metric loss       draw a curve of each run into loss.svg
-  thalweg report runs/lenet             a page about one run
+  thalweg report runs/mnist             a page about one run
+  thalweg dashboard                     the same live, for all runs
   thalweg launch --workers 4 --servers 2 --sync ssp:3 -- target/release/examples/logistic a9a
                                         four workers and two servers on this host";
 
@@ -86,6 +90,9 @@ enum Command {
         /// Folders of runs, or runs.
         #[arg(default_value = "runs")]
         paths: Vec<PathBuf>,
+        /// One column per run, with the best value of each metric beside the last: for comparing a few.
+        #[arg(short, long)]
+        compare: bool,
         /// Print one JSON object per run instead of a table.
         #[arg(long)]
         json: bool,
@@ -99,6 +106,18 @@ enum Command {
         /// The file; `report.html` in the run unless said otherwise.
         #[arg(short, long)]
         out: Option<PathBuf>,
+    },
+    /// Show runs live on a local web page: curves, settings, the compiled step, how busy the machine is.
+    Dashboard(dashboard::Args),
+    /// Print a script that completes this command in a shell.
+    ///
+    /// bash: thalweg completions bash > ~/.local/share/bash-completion/completions/thalweg
+    /// zsh:  thalweg completions zsh > "${fpath[1]}/_thalweg"
+    /// fish: thalweg completions fish > ~/.config/fish/completions/thalweg.fish
+    #[command(verbatim_doc_comment)]
+    Completions {
+        /// The shell.
+        shell: Shell,
     },
     /// Run a program on a cluster of processes on this host.
     Launch(launch::Args),
@@ -121,9 +140,14 @@ fn main() -> ExitCode {
         Command::Info => info::run(),
         Command::Inspect { path, values } => inspect::run(&path, values),
         Command::Bench(args) => bench::run(&args),
-        Command::Runs { paths, json } => runs::run(&paths, json),
+        Command::Runs { paths, compare, json } => runs::run(&paths, compare, json),
         Command::Plot(args) => plot::run(&args),
         Command::Report { run, out } => runs::report(&run, out),
+        Command::Dashboard(args) => dashboard::run(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut std::io::stdout());
+            Ok(())
+        }
         Command::Launch(args) => launch::run(&args),
         Command::Status { coordinator } => launch::status(&coordinator),
         Command::Coordinate => launch::coordinate(),

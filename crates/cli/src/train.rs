@@ -20,16 +20,16 @@ pub struct Args {
     #[arg(value_parser = PossibleValuesParser::new(recipes::names()).map(|n| recipes::find(&n).expect("a possible value")))]
     recipe: &'static Recipe,
     /// Passes over the data [default: the recipe's].
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     epochs: Option<u64>,
     /// Steps, instead of passes.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "epochs")]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true, conflicts_with = "epochs")]
     steps: Option<u64>,
     /// Samples of a step [default: the recipe's].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     batch: Option<u32>,
     /// Learning rate [default: the recipe's].
-    #[arg(long, value_parser = positive)]
+    #[arg(long, value_parser = positive, allow_negative_numbers = true)]
     lr: Option<f64>,
     /// Where random numbers begin; equal seeds give equal bits.
     #[arg(long, default_value_t = 0)]
@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
     /// Use only the first so many samples, for a quick look.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     samples: Option<u32>,
     /// The folder of the run [default: runs/RECIPE, or the next free runs/RECIPE-2, ...].
     #[arg(long)]
@@ -54,7 +54,7 @@ pub struct How {
     #[arg(long)]
     json: bool,
     /// Threads to use.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..), allow_negative_numbers = true)]
     threads: Option<u16>,
 }
 

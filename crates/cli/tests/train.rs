@@ -73,7 +73,10 @@ fn the_first_command_works_on_a_few_samples_and_says_what_to_type_next() {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{err}");
     assert!(err.is_empty(), "no bar where there is no terminal: {err}");
-    assert!(out.contains("61706 parameters") && out.contains("% correct after 4 steps"), "{out}");
+    assert!(
+        out.contains("61706 parameters") && out.contains("% correct") && out.contains("after 4 steps"),
+        "{out}"
+    );
     assert!(out.contains("thalweg predict runs/mnist"), "{out}");
     for file in ["config.json", "metrics.jsonl", "summary.json", "model.safetensors", "checkpoints"] {
         assert!(folder.0.join("runs/mnist").join(file).exists(), "{file}");

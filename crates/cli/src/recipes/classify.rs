@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
-use thalweg::data::{Channels, Dataset, Examples, decode};
+use thalweg::data::{Channels, Dataset, Examples, breast_cancer, decode};
 use thalweg::schedule::Schedule;
 use thalweg::train::{Best, Trainer};
-use thalweg::{DType, Layer, Optimizer, Rule, Sequential, Tensor, hit_rate, no_grad};
+use thalweg::{DType, Layer, Module, Optimizer, Rule, Tensor, hit_rate, no_grad};
 
 use crate::job::Job;
 
@@ -32,16 +32,24 @@ pub fn digits(job: &Job) -> Result<Split> {
     Ok(Split { train: data.train, test: data.test }.limited(job))
 }
 
+/// Measures of tumours: four fifths to learn from, where each measure has mean 0 and deviation 1.
+pub fn tumours(job: &Job) -> Result<Split> {
+    let (train, test) = breast_cancer()?.data.split(0.8, 0);
+    let (mean, std) = (train.x.mean_keepdim(0), train.x.std_keepdim(0, 0));
+    let scaled = |half: &Examples| Examples::new((&half.x - &mean) / &std, half.y.clone());
+    Ok(Split { train: scaled(&train)?, test: scaled(&test)? }.limited(job))
+}
+
 /// Trains a classifier by cross-entropy. `train` is what it learns from, perhaps with changes at random.
-pub fn classify<R: Rule>(
+pub fn classify<N: Module + Layer, R: Rule>(
     job: &Job,
-    net: Sequential,
+    net: N,
     optimizer: Optimizer<R>,
     schedule: impl Schedule + 'static,
     train: impl Dataset<Batch = (Tensor, Tensor)>,
     test: Examples,
 ) -> Result<()> {
-    let trainer = Trainer::new(net, optimizer, |net, (x, y)| net.forward(&x).cross_entropy(&y))
+    let trainer = Trainer::new(net, optimizer, |net: &N, (x, y)| net.forward(&x).cross_entropy(&y))
         .metric("accuracy", |net, (x, y)| hit_rate(&net.forward(&x), &y))
         .validate(test.batches(500))
         .watch("accuracy", Best::Highest)
@@ -50,7 +58,7 @@ pub fn classify<R: Rule>(
 }
 
 /// Classes of the inputs, or of the first test samples.
-fn predict(job: &Job, net: &Sequential, test: &Examples) -> Result<()> {
+fn predict(job: &Job, net: &impl Layer, test: &Examples) -> Result<()> {
     let width: usize = test.x.shape()[1..].iter().product();
     let mut named = Vec::new();
     for input in job.inputs() {

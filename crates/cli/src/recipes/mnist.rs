@@ -12,7 +12,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "mnist",
     alias: Some("lenet"),
     about: "LeNet on handwritten digits (MNIST)",
-    defaults: Defaults { length: Length::Epochs(3), batch: 64, lr: 3e-3 },
+    defaults: Defaults { length: Length::Epochs(3), batch: 64, lr: 6e-3 },
     shows: false,
     run,
 };

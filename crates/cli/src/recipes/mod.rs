@@ -4,15 +4,22 @@ mod a9a;
 mod cart_pole;
 mod char_gpt;
 mod classify;
+mod gan;
 mod logistic;
+mod lstm;
 mod mlp;
 mod mnist;
+mod perceptron;
+mod resnet;
 mod tree_lstm;
+mod vae;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValue;
+use thalweg::Tensor;
+use thalweg::data::{Channels, Image, encode_png};
 use thalweg::train::{Epochs, Span, Steps};
 
 use crate::job::Job;
@@ -52,10 +59,15 @@ impl From<Length> for Span {
     }
 }
 
-pub static ALL: [&Recipe; 7] = [
+pub static ALL: [&Recipe; 12] = [
     &mnist::RECIPE,
     &mlp::RECIPE,
+    &resnet::RECIPE,
+    &lstm::RECIPE,
+    &vae::RECIPE,
+    &gan::RECIPE,
     &logistic::RECIPE,
+    &perceptron::RECIPE,
     &a9a::RECIPE,
     &char_gpt::RECIPE,
     &tree_lstm::RECIPE,
@@ -71,6 +83,28 @@ pub fn find(name: &str) -> Option<&'static Recipe> {
 pub fn names() -> Vec<PossibleValue> {
     let value = |r: &&Recipe| PossibleValue::new(r.name).aliases(r.alias).help(r.about);
     ALL.iter().map(value).collect()
+}
+
+/// Writes pictures of 28 × 28 as one, eight in a row, to `samples.png` in the run.
+fn save_digits(job: &Job, pictures: &Tensor) -> Result<()> {
+    const SIDE: usize = 28;
+    const ROW: usize = 8;
+    let (n, grey) = (pictures.size(0), pictures.to_vec::<f32>());
+    let (width, height) = (ROW * SIDE, n.div_ceil(ROW) * SIDE);
+    let mut pixels = vec![0; width * height];
+    for (i, row) in grey.chunks(SIDE).enumerate() {
+        let (picture, y) = (i / SIDE, i % SIDE);
+        let at = (picture / ROW * SIDE + y) * width + picture % ROW * SIDE;
+        pixels[at..at + SIDE].iter_mut().zip(row).for_each(|(p, g)| *p = (g * 255.0).round() as u8);
+    }
+    let path = job.out.join("samples.png");
+    std::fs::write(&path, encode_png(&Image { width, height, channels: Channels::Grey, pixels }))
+        .with_context(|| format!("write {}", path.display()))?;
+    match job.json {
+        true => println!("{}", serde_json::json!({"samples": path})),
+        false => println!("{n} samples are in {}", path.display()),
+    }
+    Ok(())
 }
 
 /// A file of a folder, by the first of these names that exists, gzipped or not.
