@@ -72,8 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(optimisers.iter().all(|s| s.points[199].1 < start / 10.0));
     println!("error against step: every optimiser is at least ten times closer than at the start");
 
-    let variances: Vec<(f64, f64)> =
-        (0..=8).map(|k| (f64::from(k), problem.variance(1 << k))).collect();
+    let variances: Vec<(f64, f64)> = (0..=8).map(|k| (f64::from(k), problem.variance(1 << k))).collect();
     let ratio = variances[0].1 / variances[4].1;
     assert!((11.0..23.0).contains(&ratio), "{ratio}");
     println!("variance of the gradient: sixteen times the batch, about a sixteenth of the variance");
@@ -93,6 +92,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         plot("variance of the gradient", "log2 of the batch size", vec![run("variance", variances)]),
         plot("squared error against step, batches of 4", "step", curves.into()),
     ];
-    let path = std::env::args().nth(1).map_or_else(|| std::env::temp_dir().join("lecture-plots.html"), Into::into);
+    let path =
+        std::env::args().nth(1).map_or_else(|| std::env::temp_dir().join("lecture-plots.html"), Into::into);
     Ok(std::fs::write(path, page.join("\n"))?)
 }

@@ -150,7 +150,8 @@ impl Job {
                 Length::Steps(n) => format!("{n} steps"),
             };
             let (batch, out) = (batches.size(), self.out.display());
-            println!("{params} parameters, {n} samples, {long} in batches of {batch}; the run is in {out}");
+            println!("{params} parameters, {n} samples, {long} in batches of {batch}");
+            println!("the run is in {out}");
         }
         let every: Span = match length {
             Length::Epochs(_) => Length::Epochs(1).into(),

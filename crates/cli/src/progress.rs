@@ -13,7 +13,7 @@ use crate::recipes::Length;
 
 const PAUSE: Duration = Duration::from_millis(100);
 /// Letters of the curve.
-const WIDTH: usize = 16;
+const WIDTH: usize = 12;
 
 pub struct Bar {
     length: Length,

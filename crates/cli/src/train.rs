@@ -137,7 +137,7 @@ pub fn report(fitted: &Fitted, run: &Path, as_json: bool) -> Result<()> {
         return Ok(());
     }
     println!(
-        "{} after {} steps in {:.1} s ({:.1} steps/s)",
+        "{}\n{} steps in {:.1} s ({:.1} steps/s)",
         numbers(&fitted.metrics),
         fitted.steps,
         fitted.seconds,

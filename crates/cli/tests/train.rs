@@ -74,7 +74,7 @@ fn the_first_command_works_on_a_few_samples_and_says_what_to_type_next() {
     assert!(output.status.success(), "{err}");
     assert!(err.is_empty(), "no bar where there is no terminal: {err}");
     assert!(
-        out.contains("61706 parameters") && out.contains("% correct") && out.contains("after 4 steps"),
+        out.contains("61706 parameters") && out.contains("% correct") && out.contains("4 steps in"),
         "{out}"
     );
     assert!(out.contains("thalweg predict runs/mnist"), "{out}");
@@ -85,6 +85,47 @@ fn the_first_command_works_on_a_few_samples_and_says_what_to_type_next() {
     assert!(second.contains("runs/mnist-2"), "the second run gets a folder of its own: {second}");
     let finished = text(&run(&folder.0, &["resume", "runs/mnist"]).stdout);
     assert!(finished.contains("nothing left to resume"), "{finished}");
+}
+
+#[test]
+fn every_recipe_on_digits_and_tumours_takes_a_step_and_can_be_used() {
+    let folder = Folder::new("others");
+    let short = |name: &str, out: &str| {
+        json(&folder.0, &["train", name, "--samples", "128", "--epochs", "1", "--json", "--out", out])
+    };
+    for name in ["mlp", "resnet", "lstm", "perceptron"] {
+        let accuracy = short(name, name)["accuracy"].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&accuracy), "{name}: {accuracy}");
+    }
+    for name in ["lstm", "perceptron"] {
+        let used = run(&folder.0, &["predict", name]);
+        assert_eq!(text(&used.stdout).lines().count(), 10, "{name}: {}", text(&used.stderr));
+    }
+    for name in ["vae", "gan"] {
+        assert!(short(name, name)["loss"].as_f64().unwrap() > 0.0);
+        let used = run(&folder.0, &["predict", name]);
+        assert!(text(&used.stdout).contains("64 samples"), "{name}: {}", text(&used.stderr));
+        let picture = std::fs::read(folder.0.join(name).join("samples.png")).unwrap();
+        let picture = thalweg::data::decode(&picture, thalweg::data::Channels::Grey).unwrap();
+        assert_eq!((picture.width, picture.height), (224, 224));
+    }
+}
+
+#[test]
+fn completions_know_the_recipes_and_runs_are_compared() {
+    let folder = Folder::new("companions");
+    // Fish gets no values of positional arguments from clap.
+    for (shell, word) in [("bash", "char-gpt"), ("zsh", "char-gpt"), ("fish", "dashboard")] {
+        let script = text(&run(&folder.0, &["completions", shell]).stdout);
+        assert!(script.contains(word), "{shell}: {script}");
+    }
+    for (out, lr) in [("a", "0.05"), ("b", "0.01")] {
+        json(&folder.0, &["train", "logistic", "--epochs", "2", "--lr", lr, "--json", "--out", out]);
+    }
+    let table = text(&run(&folder.0, &["runs", "--compare", "a", "b"]).stdout);
+    let row = |name: &str| table.lines().find(|l| l.trim().starts_with(name)).map(str::to_owned);
+    assert_eq!(row("lr").unwrap().split_whitespace().collect::<Vec<_>>(), ["lr", "0.05", "0.01"], "{table}");
+    assert!(row("best accuracy").is_some() && row("recipe").is_none(), "{table}");
 }
 
 /// Sentences that a grammar makes, in which a few letters decide what comes next.
@@ -103,7 +144,7 @@ fn a_gpt_learns_a_text_and_writes_on() {
     let output = run(&folder.0, &short);
     let out = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(out.contains("validation loss") && out.contains("after 12 steps"), "{out}");
+    assert!(out.contains("validation loss") && out.contains("12 steps in"), "{out}");
     let losses: Vec<f64> = std::fs::read_to_string(folder.0.join("run/metrics.jsonl"))
         .unwrap()
         .lines()
