@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg::data::{Batches, Dataset};
-use thalweg::train::{Ended, Run, Span, Steps, Trainer, load_latest};
+use thalweg::train::{Ended, Run, Span, Steps, TrainError, Trainer, load_latest};
 use thalweg::{Module, Rng, Rule, Tensor, Tree, load_weights, set_weights};
 
 use crate::progress::{Bar, numbers};
 use crate::recipes::{self, Length, Recipe};
-use crate::train::report;
+use crate::train::{command, report};
 
 /// Everything that decides what comes out: the `config.json` of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -162,7 +162,7 @@ impl Job {
             .resume(resume)
             .config(&self.settings)
             .callback(Bar::new(length, self.json, self.stop.clone()));
-        let fitted = trainer.fit(batches.seed(self.settings.seed), length)?;
+        let fitted = trainer.fit(batches.seed(self.settings.seed), length).map_err(|e| self.excused(e))?;
         if self.recipe.shows && fitted.ended != Ended::Stopped && !self.json {
             trainer.net().eval();
             show(trainer.net())?;
@@ -172,6 +172,17 @@ impl Job {
             std::process::exit(130);
         }
         Ok(())
+    }
+
+    /// An error of the disk, with the way on: what was saved before is whole.
+    fn excused(&self, e: TrainError) -> anyhow::Error {
+        match e {
+            TrainError::Io { .. } | TrainError::Format(_) if Run::exists(&self.out) => {
+                let (command, run) = (command(), self.out.display());
+                anyhow!("{e}\n  when there is room again, go on from what was saved:  {command} resume {run}")
+            }
+            e => e.into(),
+        }
     }
 
     fn eval<N, R, B, L>(&self, mut trainer: Trainer<N, R, B, L>) -> Result<()>

@@ -157,10 +157,18 @@ fn main() -> ExitCode {
         // A reader that stops early, such as `head`, is no error of ours.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("thalweg: {e}");
+            eprintln!("thalweg: {}", told(&e));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with its causes, each said once.
+fn told(e: &anyhow::Error) -> String {
+    e.chain().skip(1).fold(e.to_string(), |told, cause| {
+        let cause = cause.to_string();
+        if told.contains(&cause) { told } else { format!("{told}: {cause}") }
+    })
 }
 
 fn is_broken_pipe(e: &anyhow::Error) -> bool {

@@ -150,7 +150,7 @@ pub fn report(fitted: &Fitted, run: &Path, as_json: bool) -> Result<()> {
 }
 
 /// How the user called this command.
-fn command() -> &'static str {
+pub fn command() -> &'static str {
     if std::env::var_os("CARGO").is_some() { "cargo run --release --" } else { "thalweg" }
 }
 

@@ -240,6 +240,16 @@ fn mistakes_are_answered_with_what_would_be_right() {
     assert!(e.contains("already holds a run"), "{e}");
     let e = complaint(&["predict", "run", "digit.png"]);
     assert!(e.contains("digit.png"), "{e}");
+    let e = complaint(&["train", "char-gpt", "--data", "nothing.txt"]);
+    assert!(e.contains("nothing.txt") && e.contains("o such file"), "{e}");
+    // /dev/full is a disk without room for the first number that is measured.
+    std::fs::create_dir_all(folder.0.join("full")).unwrap();
+    #[cfg(target_os = "linux")]
+    {
+        std::os::unix::fs::symlink("/dev/full", folder.0.join("full/metrics.jsonl")).unwrap();
+        let e = complaint(&["train", "logistic", "--epochs", "1", "--out", "full"]);
+        assert!(e.contains("No space left") && e.contains("thalweg resume full"), "{e}");
+    }
 }
 
 #[cfg(unix)]

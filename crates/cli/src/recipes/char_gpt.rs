@@ -71,7 +71,7 @@ fn read(job: &Job) -> Result<String> {
         Some(path) => path.clone(),
         None => SHAKESPEARE
             .fetch(&cache_dir()?)
-            .with_context(|| format!("no text: give one with --data FILE, such as {} ", SHAKESPEARE.url))?,
+            .with_context(|| format!("no text: give one with --data FILE, such as {}", SHAKESPEARE.url))?,
     };
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let wanted: String = text.chars().take(job.limit(text.len())).collect();
