@@ -1,10 +1,10 @@
 """LeNet on MNIST in PyTorch: the network, batches, optimiser and schedule of `thalweg train mnist`.
 
-    python train_lenet.py FOLDER [--seed 0] [--threads 2] [--epochs 2] [--batch 64] [--lr 6e-3] [--compile]
+    python train_lenet.py FOLDER [--seed 0] [--threads 2] [--epochs 3] [--batch 128] [--lr 8e-3] [--compile]
 
 FOLDER has the four gzipped IDX files. Prints one JSON line: the accuracy after the last epoch, the seconds of all of it, and the
 seconds until the accuracy on the test set, measured after each epoch, was 99 % for the first time. Images are tensors in
-memory and batches are gathered by index, so no time goes into a data loader.
+memory, and batches are gathered and moved by up to a pixel in one indexing each, so no time goes into a data loader.
 """
 
 import argparse
@@ -38,6 +38,14 @@ def lenet():
     )  # fmt: skip
 
 
+def moved(x):
+    """Each image by up to a pixel up or down and left or right, black where it was not."""
+    n, steps = len(x), torch.arange(28)
+    rows, columns = (torch.randint(3, (n, 1)) + steps for _ in range(2))
+    padded = nn.functional.pad(x, (1, 1, 1, 1))
+    return padded[torch.arange(n)[:, None, None], 0, rows[:, :, None], columns[:, None, :]].unsqueeze(1)
+
+
 def accuracy(net, x, y):
     net.eval()
     with torch.no_grad():
@@ -51,9 +59,9 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=6e-3)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--lr", type=float, default=8e-3)
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -68,7 +76,7 @@ def main():
     began, reached, right = time.perf_counter(), None, 0.0
     for _ in range(args.epochs):
         for rows in torch.randperm(len(x)).split(args.batch):
-            loss = nn.functional.cross_entropy(run(x[rows]), y[rows])
+            loss = nn.functional.cross_entropy(run(moved(x[rows])), y[rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

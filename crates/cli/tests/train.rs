@@ -74,7 +74,7 @@ fn the_first_command_works_on_a_few_samples_and_says_what_to_type_next() {
     assert!(output.status.success(), "{err}");
     assert!(err.is_empty(), "no bar where there is no terminal: {err}");
     assert!(
-        out.contains("61706 parameters") && out.contains("% correct") && out.contains("4 steps in"),
+        out.contains("61706 parameters") && out.contains("% correct") && out.contains("2 steps in"),
         "{out}"
     );
     assert!(out.contains("thalweg predict runs/mnist"), "{out}");
