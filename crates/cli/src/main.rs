@@ -75,7 +75,7 @@ enum Command {
     },
     /// Show the instruction set, the threads and the version.
     Info,
-    /// List the tensors of a .npy, .npz or .safetensors file with their ranges, or the checkpoints of a run.
+    /// List the tensors of a .npy, .npz or .safetensors file with their ranges, or the settings, model and checkpoints of a run.
     Inspect {
         /// The file, or the folder of a run.
         path: PathBuf,

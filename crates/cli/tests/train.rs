@@ -122,6 +122,16 @@ fn completions_know_the_recipes_and_runs_are_compared() {
     for (out, lr) in [("a", "0.05"), ("b", "0.01")] {
         json(&folder.0, &["train", "logistic", "--epochs", "2", "--lr", lr, "--json", "--out", out]);
     }
+    let inside = text(&run(&folder.0, &["inspect", "a"]).stdout);
+    for words in [
+        "recipe logistic",
+        "0.weight",
+        "62 elements",
+        "checkpoint of step 30: epoch 2, sample 0;",
+        "% correct",
+    ] {
+        assert!(inside.contains(words), "{words} is missing in\n{inside}");
+    }
     let table = text(&run(&folder.0, &["runs", "--compare", "a", "b"]).stdout);
     let row = |name: &str| table.lines().find(|l| l.trim().starts_with(name)).map(str::to_owned);
     assert_eq!(row("lr").unwrap().split_whitespace().collect::<Vec<_>>(), ["lr", "0.05", "0.01"], "{table}");

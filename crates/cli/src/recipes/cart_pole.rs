@@ -1,7 +1,7 @@
 //! A policy learns to balance a pole on a cart (REINFORCE; Williams, 1992), under the rules of CartPole-v1.
 //!
-//! A sample is an episode that the present policy plays, so the data are a function of the net: everything else is as in
-//! any other training. Solved: a mean return of at least 475 over 100 episodes.
+//! A sample is an episode that the present policy plays, so the data are a function of the net. Solved: a mean return of at
+//! least 475 over 100 episodes.
 
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use anyhow::Result;
 use thalweg::data::{Dataset, Draw, DrawRng};
 use thalweg::schedule::Polynomial;
 use thalweg::train::{Best, Trainer};
-use thalweg::{Activation, Adam, DType, Layer, Linear, Sequential, Tensor, no_grad};
+use thalweg::{Activation, Adam, Layer, Linear, Sequential, Tensor, no_grad};
 
+use super::cart::Cart;
 use super::{Defaults, Length, Recipe};
 use crate::job::Job;
 
@@ -100,14 +101,13 @@ impl Dataset for Episodes {
                 lengths[i] = t + 1;
             }
         }
-        let weights = advantages(&lengths);
+        let (rows, weights) = (n * LONGEST, advantages(&lengths));
         let returns: Vec<f32> = lengths.iter().map(|&l| l as f32).collect();
-        let rows = n * LONGEST;
         (
             Tensor::from_vec(x, [rows, 4]),
             Tensor::from_vec(actions, [rows]),
             Tensor::from_vec(weights, [rows]),
-            Tensor::from(returns).to_dtype(DType::F64),
+            Tensor::from(returns),
         )
     }
 
@@ -132,35 +132,6 @@ fn advantages(lengths: &[usize]) -> Vec<f32> {
     let steps = all.iter().flatten().count().max(1) as f32;
     let deviation = (all.iter().flatten().map(|f| f * f).sum::<f32>() / steps).sqrt();
     all.into_iter().map(|f| f.map_or(0.0, |f| f / (deviation + 1e-6) / steps)).collect()
-}
-
-/// Position, speed, angle, angular speed: Barto, Sutton and Anderson (1983), in steps of 0.02 s by Euler's method.
-#[derive(Clone)]
-struct Cart([f32; 4]);
-
-impl Cart {
-    fn new(rng: &mut DrawRng) -> Self {
-        Self(std::array::from_fn(|_| 0.1 * rng.unit() - 0.05))
-    }
-
-    fn fell(&self) -> bool {
-        self.0[0].abs() > 2.4 || self.0[2].abs() > 12f32.to_radians()
-    }
-
-    fn push(&mut self, right: bool) {
-        const GRAVITY: f32 = 9.8;
-        const POLE: f32 = 0.1; // its mass; that of both is 1.1
-        const BOTH: f32 = 1.1;
-        const HALF: f32 = 0.5; // half of its length
-        const DT: f32 = 0.02;
-        let [x, v, angle, spin] = self.0;
-        let force = if right { 10.0 } else { -10.0 };
-        let (sin, cos) = angle.sin_cos();
-        let pull = (force + POLE * HALF * spin * spin * sin) / BOTH;
-        let turn = (GRAVITY * sin - cos * pull) / (HALF * (4.0 / 3.0 - POLE * cos * cos / BOTH));
-        let speed_up = pull - POLE * HALF * turn * cos / BOTH;
-        self.0 = [x + DT * v, v + DT * speed_up, angle + DT * spin, spin + DT * turn];
-    }
 }
 
 /// A few moments of one episode.

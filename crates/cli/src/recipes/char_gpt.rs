@@ -74,15 +74,10 @@ fn read(job: &Job) -> Result<String> {
             .with_context(|| format!("no text: give one with --data FILE, such as {}", SHAKESPEARE.url))?,
     };
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let wanted: String = text.chars().take(job.limit(text.len())).collect();
-    let need = 10 * (CONTEXT + 1);
-    ensure!(
-        wanted.chars().count() >= need,
-        "{}: {} characters are too few, at least {need} are needed",
-        path.display(),
-        wanted.chars().count()
-    );
-    Ok(wanted)
+    let text: String = text.chars().take(job.limit(text.len())).collect();
+    let (need, got) = (10 * (CONTEXT + 1), text.chars().count());
+    ensure!(got >= need, "{}: {got} characters are too few, at least {need} are needed", path.display());
+    Ok(text)
 }
 
 /// Writes on from what it is given.

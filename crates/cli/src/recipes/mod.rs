@@ -1,6 +1,7 @@
 //! What `thalweg train` can train: one file each. A recipe uses the library as any program would.
 
 mod a9a;
+mod cart;
 mod cart_pole;
 mod char_gpt;
 mod classify;

@@ -9,11 +9,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use thalweg::data::trees::{self, Below, Tree};
-use thalweg::data::{Dataset, Draw, OnError, from_fn};
+use thalweg::data::{Dataset, Draw, Forest, OnError, from_fn};
 use thalweg::train::{Best, Trainer};
 use thalweg::{
-    Adagrad, CrossEntropyOptions, Dropout, Embedding, Group, Layer, Linear, Module, Rng, Tensor, hit_rate,
-    init, no_grad,
+    Adagrad, Dropout, Embedding, Group, Layer, Linear, Module, Rng, Tensor, hit_rate, init, no_grad,
 };
 
 use super::{Defaults, Length, Recipe, file_in};
@@ -29,28 +28,25 @@ pub static RECIPE: Recipe = Recipe {
 };
 
 const WIDTH: usize = 100;
-/// The target of nodes that are neither praise nor blame.
+/// The target of nodes that are neither praise nor blame: cross-entropy leaves it out.
 const IGNORED: i64 = -100;
 
 fn run(job: &Job) -> Result<()> {
-    let folder = job.settings.data.as_ref().context(
-        "the Stanford Sentiment Treebank is not inside: download its trees (PTB format) and give their folder \
-         with --data FOLDER",
-    )?;
+    let missing =
+        "the Stanford Sentiment Treebank is not inside: give the folder of its trees with --data FOLDER";
+    let folder = job.settings.data.as_ref().context(missing)?;
     let (train, test) = (read(job, folder, "train.txt")?, read(job, folder, "test.txt")?);
     let words = Arc::new(vocabulary(&train));
     let net = TreeLstm::new(words.len() + 1, &mut job.rng());
     let optimizer = Adagrad::new(job.settings.lr)
         .weight_decay(1e-4)
         .group(Group::of(|name, _| name.starts_with("words.")).weight_decay(0.0));
-    let trainer = Trainer::new(net, optimizer, |net: &TreeLstm, forest: Forest| {
-        let targets = forest.2.clone();
-        let options = CrossEntropyOptions { ignore_index: IGNORED, ..CrossEntropyOptions::default() };
-        net.forward(&forest).cross_entropy_with(&targets, &options)
+    let trainer = Trainer::new(net, optimizer, |net: &TreeLstm, batch: Batch| {
+        net.forward(&batch).cross_entropy(&batch.2)
     })
-    .metric("accuracy", |net, forest| {
-        let (roots, targets) = (forest.3.clone(), forest.2.clone());
-        hit_rate(&net.forward(&forest).index_select(0, &roots), &targets.index_select(0, &roots))
+    .metric("accuracy", |net, batch| {
+        let (targets, roots) = (&batch.2, &batch.3);
+        hit_rate(&net.forward(&batch).index_select(0, roots), &targets.index_select(0, roots))
     })
     .validate(sentences(test.clone(), words.clone()).batches(100))
     .watch("accuracy", Best::Highest)
@@ -77,8 +73,11 @@ fn target(label: i64) -> i64 {
     }
 }
 
+/// The number of each word.
+type Words = HashMap<String, i64>;
+
 /// Numbers from 1 for the words of some trees, in the order in which they come.
-fn vocabulary(trees: &[Tree]) -> HashMap<String, i64> {
+fn vocabulary(trees: &[Tree]) -> Words {
     let mut words = HashMap::new();
     for word in trees.iter().flat_map(Tree::words) {
         let next = words.len() as i64 + 1;
@@ -87,62 +86,16 @@ fn vocabulary(trees: &[Tree]) -> HashMap<String, i64> {
     words
 }
 
-/// The leaves' words; the children of each further level, left and right; targets of all nodes; places of the roots. Nodes are
-/// numbered by level.
-type Forest = (Tensor, Vec<(Tensor, Tensor)>, Tensor, Tensor);
+/// The parts of a [`Forest`].
+type Batch = (Tensor, Vec<(Tensor, Tensor)>, Tensor, Tensor);
 
-fn sentences(trees: Arc<Vec<Tree>>, words: Arc<HashMap<String, i64>>) -> impl Dataset<Batch = Forest> {
-    from_fn(trees.len(), move |draws: &[Draw]| forest(draws.iter().map(|d| &trees[d.index]), &words))
+fn sentences(trees: Arc<Vec<Tree>>, words: Arc<Words>) -> impl Dataset<Batch = Batch> {
+    from_fn(trees.len(), move |draws: &[Draw]| batch(draws.iter().map(|d| &trees[d.index]), &words))
 }
 
-fn forest<'a>(trees: impl Iterator<Item = &'a Tree>, words: &HashMap<String, i64>) -> Forest {
-    // Level by level: what a node is made of, its target, and who it is.
-    let mut levels: Vec<Vec<(Made, i64, usize)>> = Vec::new();
-    let (mut height, mut roots): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
-    let mut add = |made: Made, label: i64| {
-        let level = match made {
-            Made::Word(_) => 0,
-            Made::Pair(a, b) => 1 + height[a].max(height[b]),
-        };
-        levels.resize_with(levels.len().max(level + 1), Vec::new);
-        levels[level].push((made, target(label), height.len()));
-        height.push(level);
-        height.len() - 1
-    };
-    for tree in trees {
-        let mut own: Vec<usize> = Vec::with_capacity(tree.nodes.len());
-        for node in &tree.nodes {
-            own.push(match &node.below {
-                Below::Word(word) => add(Made::Word(words.get(word).copied().unwrap_or(0)), node.label),
-                // A node with one child is that child; one with many is made of pairs from the left.
-                Below::Nodes(below) => below[1..]
-                    .iter()
-                    .fold(own[below[0]], |left, &right| add(Made::Pair(left, own[right]), node.label)),
-            });
-        }
-        roots.push(own[own.len() - 1]);
-    }
-    let mut place = vec![0; height.len()];
-    for (at, (_, _, who)) in levels.iter().flatten().enumerate() {
-        place[*who] = at as i64;
-    }
-    let children = |level: &Vec<(Made, i64, usize)>, side: fn(usize, usize) -> usize| {
-        let of = |(made, ..): &(Made, i64, usize)| match *made {
-            Made::Pair(a, b) => place[side(a, b)],
-            Made::Word(word) => word,
-        };
-        Tensor::from(level.iter().map(of).collect::<Vec<i64>>())
-    };
-    let pairs = levels[1..].iter().map(|l| (children(l, |a, _| a), children(l, |_, b| b))).collect();
-    let targets = Tensor::from(levels.iter().flatten().map(|(_, t, _)| *t).collect::<Vec<i64>>());
-    let roots = Tensor::from(roots.into_iter().map(|r| place[r]).collect::<Vec<i64>>());
-    (children(&levels[0], |a, _| a), pairs, targets, roots)
-}
-
-#[derive(Clone, Copy)]
-enum Made {
-    Word(i64),
-    Pair(usize, usize),
+fn batch<'a>(trees: impl Iterator<Item = &'a Tree>, words: &Words) -> Batch {
+    let forest = Forest::new(trees, |word| words.get(word).copied().unwrap_or(0), target);
+    (forest.words, forest.levels, forest.targets, forest.roots)
 }
 
 #[derive(Module)]
@@ -170,7 +123,7 @@ impl TreeLstm {
     }
 
     /// Scores of all nodes: (nodes, 2).
-    fn forward(&self, (words, levels, ..): &Forest) -> Tensor {
+    fn forward(&self, (words, levels, ..): &Batch) -> Tensor {
         let gates = |g: &Tensor| g.split(WIDTH, 1);
         let g = gates(&self.leaf.forward(&self.words.forward(words)));
         let mut c = g[0].sigmoid() * g[1].tanh();
@@ -188,14 +141,14 @@ impl TreeLstm {
 }
 
 /// Judges sentences given as trees, or the first test sentences.
-fn judge(job: &Job, net: &TreeLstm, words: &HashMap<String, i64>, test: &[Tree]) -> Result<()> {
+fn judge(job: &Job, net: &TreeLstm, words: &Words, test: &[Tree]) -> Result<()> {
     let given = job.inputs().join("\n");
     let given = trees::parse("the sentence", given.as_bytes(), OnError::Stop)?.data;
     let chosen: Vec<&Tree> =
         if given.is_empty() { test.iter().take(10).collect() } else { given.iter().collect() };
     for tree in chosen {
-        let forest = forest([tree].into_iter(), words);
-        let roots = no_grad(|| net.forward(&forest)).index_select(0, &forest.3);
+        let batch = batch([tree].into_iter(), words);
+        let roots = no_grad(|| net.forward(&batch)).index_select(0, &batch.3);
         let praise = roots.softmax(-1).i((0, 1)).item::<f32>();
         let text = tree.words().collect::<Vec<_>>().join(" ");
         match job.json {
