@@ -13,7 +13,7 @@ use thalweg::schedule::{Cosine, Warmup};
 use thalweg::train::{Steps, Trainer};
 use thalweg::{
     Adam, Decay, Embedding, Group, Layer, LayerNorm, LearnedPositions, Linear, Module, Optimizer, Rng,
-    Tensor, TransformerBlock, TransformerConfig, init, no_grad,
+    Tensor, TransformerBlock, TransformerConfig, init, jit, no_grad,
 };
 
 use super::{Defaults, Length, Recipe};
@@ -91,10 +91,13 @@ fn write(job: &Job, net: &Gpt, chars: &Chars) -> Result<()> {
     let mut tokens =
         chars.encode(&begin).or_else(|e| if job.inputs().is_empty() { Ok(vec![0]) } else { Err(e) })?;
     let mut rng = Rng::seed(job.settings.seed ^ 0x5eed);
+    let mut forward = jit(|x: Tensor| no_grad(|| net.forward(&x)));
     for _ in 0..LENGTH {
         let seen = &tokens[tokens.len().saturating_sub(CONTEXT)..];
-        let x = Tensor::from_vec(seen.iter().map(|&t| i64::from(t)).collect::<Vec<_>>(), [1, seen.len()]);
-        let last = no_grad(|| net.forward(&x)).i((0, seen.len() - 1));
+        // Nothing looks ahead, so whatever fills up the context changes nothing, and one compiled shape serves all.
+        let mut x = vec![0; CONTEXT];
+        x.iter_mut().zip(seen).for_each(|(x, &t)| *x = i64::from(t));
+        let last = forward.call(Tensor::from_vec(x, [1, CONTEXT]))?.i((0, seen.len() - 1));
         // A little cooler than the net: fewer slips.
         tokens.push(rng.categorical(&(last / 0.8)).item::<i64>() as u32);
     }

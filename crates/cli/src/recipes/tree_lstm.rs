@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use thalweg::data::trees::{self, Below, Tree};
+use thalweg::data::trees::{self, Tree};
 use thalweg::data::{Dataset, Draw, Forest, OnError, from_fn};
 use thalweg::train::{Best, Trainer};
 use thalweg::{
