@@ -2,7 +2,8 @@
 
     python train_char_gpt.py TEXT [--seed 0] [--threads 2] [--steps 2000] [--batch 12] [--lr 2e-3] [--compile]
 
-Prints one JSON line: the loss over the whole validation split after the last step, seconds, steps per second. Validates as often as
+Prints one JSON line: the loss over the whole validation split after the last step, seconds (those of validation apart, too), steps
+per second. Validates as often as
 the recipe does.
 """
 
@@ -90,7 +91,7 @@ def main():
                 total += net(test[at], test[at + 1]).item() * len(s)
         return total / len(starts)
 
-    began, offsets = time.perf_counter(), torch.arange(CONTEXT)
+    began, offsets, validating = time.perf_counter(), torch.arange(CONTEXT), 0.0
     for step in range(args.steps):
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
@@ -101,9 +102,12 @@ def main():
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % max(args.steps // 4, 1) == 0:
+            paused = time.perf_counter()
             found = validate()
+            validating += time.perf_counter() - paused
     seconds = time.perf_counter() - began
-    print(json.dumps({"loss_validation": found, "seconds": seconds, "steps_per_second": args.steps / seconds}))
+    result = {"loss_validation": found, "seconds": seconds, "seconds_validating": validating}
+    print(json.dumps(result | {"steps_per_second": args.steps / seconds}))
 
 
 if __name__ == "__main__":
