@@ -25,7 +25,7 @@ pub use error::TrainError;
 pub use metrics::{Line, Metrics};
 pub use report::report;
 pub use run::Run;
-pub use summary::{RunSummary, list, table};
+pub use summary::{RunSummary, compare, list, table};
 pub use trainer::{
     Callback, Ended, Epochs, Fitted, Progress, Span, Steps, Trainer, VALIDATION_LOSS, weights_hash,
 };
