@@ -22,6 +22,18 @@ fn counting() -> PathBuf {
     BUILT.get_or_init(build).clone()
 }
 
+/// The example that trains a net; built on first use.
+fn trains() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "thalweg", "--example", "cluster"]);
+        assert!(cargo.status().unwrap().success());
+        counting().with_file_name("cluster")
+    };
+    BUILT.get_or_init(build).clone()
+}
+
 /// A running `thalweg launch`, with its lines as they come.
 struct Launched {
     child: Child,
@@ -31,8 +43,12 @@ struct Launched {
 
 impl Launched {
     fn new(options: &[&str], program: &[&str]) -> Self {
+        Self::of(counting(), options, program)
+    }
+
+    fn of(file: PathBuf, options: &[&str], program: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
-        command.arg("launch").args(options).arg("--").arg(counting()).args(program);
+        command.arg("launch").args(options).arg("--").arg(file).args(program);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (send, lines) = channel();
         let out = child.stdout.take().unwrap();
@@ -78,10 +94,15 @@ impl Launched {
     }
 
     /// The hashes that the workers printed at the end.
-    fn hashes(mut self) -> Vec<String> {
+    fn hashes(self) -> Vec<String> {
+        self.last("hash ")
+    }
+
+    /// The lines that begin so, of a run that has ended well.
+    fn last(mut self, begin: &str) -> Vec<String> {
         let status = self.child.wait().unwrap();
         self.seen.extend(self.lines.iter());
-        let hashes: Vec<String> = self.seen.iter().filter(|l| l.starts_with("hash ")).cloned().collect();
+        let hashes: Vec<String> = self.seen.iter().filter(|l| l.starts_with(begin)).cloned().collect();
         assert!(status.success() && !hashes.is_empty(), "{status}: {:?}", self.seen);
         assert_eq!(self.pids(""), [0; 0], "processes were left behind");
         hashes
@@ -152,6 +173,35 @@ fn a_primary_that_was_stopped_beyond_its_lease_does_no_harm_when_it_wakes() {
     run.until(step(0, 30));
     run.signal("server-1", "-CONT");
     assert!(run.hashes().iter().all(|h| *h == alone("80", "2")));
+}
+
+#[test]
+fn a_net_is_killed_with_all_its_processes_and_goes_on_elsewhere_to_the_same_bits() {
+    let folder = |name: &str| std::env::temp_dir().join(format!("thalweg-cli-{name}-{}", std::process::id()));
+    let (whole, killed) = (folder("whole"), folder("killed"));
+    // One process with four slots is the reference.
+    let output = Command::new(trains()).arg("--run").arg(&whole).env("THALWEG_SLOTS", "4").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let want: Vec<String> = text.lines().filter(|l| l.starts_with("weights ")).map(str::to_owned).collect();
+    assert_eq!(want.len(), 1, "{text}");
+
+    let program = ["--run", killed.to_str().unwrap()];
+    let mut run = Launched::of(trains(), &["--workers", "4", "--servers", "2"], &program);
+    let (end, manifest) = (Instant::now() + PATIENCE, killed.join("checkpoints/step-0000000010.json"));
+    while !manifest.exists() {
+        assert!(Instant::now() < end, "no checkpoint: {:?}", run.seen);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    while !run.pids("").is_empty() {
+        assert!(Instant::now() < end, "{:?} are left", run.pids(""));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let again = Launched::of(trains(), &["--workers", "2", "--servers", "3", "--slots", "4"], &program);
+    assert_eq!(again.last("weights "), want);
+    [whole, killed].iter().for_each(|f| std::fs::remove_dir_all(f).unwrap());
 }
 
 #[test]

@@ -177,6 +177,8 @@ pub struct Join {
     pub name: String,
     /// Where others reach it, for servers.
     pub address: String,
+    /// The clock of the newest checkpoint that it sees, if the run is to go on from one.
+    pub restored: Option<Clock>,
 }
 
 /// A sign of life.

@@ -14,9 +14,10 @@ use crate::error::ClusterError;
 use crate::ids::{Clock, Peer, ServerId};
 use crate::message::{Join, Message, Outgoing, Role, Time};
 use crate::rule::Registry;
-use crate::server::Server;
+use crate::server::{Server, Source};
 use crate::session::{Event, Session};
 use crate::state::{Parts, Plan};
+use crate::storage::{Saver, Storage};
 use crate::view::View;
 use crate::wire::{Reader, Wire, Writer};
 
@@ -185,24 +186,45 @@ pub struct ServerProcess {
     config: Config,
     address: String,
     leaving: bool,
+    storage: Option<Storage>,
+    saver: Option<Saver>,
 }
 
 impl ServerProcess {
     /// A server that others reach at this address.
-    pub fn new(config: &Config, registry: Registry, address: String) -> Self {
-        let plan = Arc::new(Plan { registry, ..Plan::new(config.sync, config.size.n_slots) });
-        let server = Self::life(&plan, config, &address);
-        Self { server, plan, config: config.clone(), address, leaving: false }
+    pub fn new(config: &Config, registry: Registry, storage: Option<Storage>, address: String) -> Self {
+        let snapshot_every = storage.as_ref().map(|s| s.every);
+        let plan = Plan { registry, snapshot_every, ..Plan::new(config.sync, config.size.n_slots) };
+        let plan = Arc::new(plan);
+        let server = Self::life(&plan, config, storage.as_ref(), &address);
+        let saver = storage.as_ref().map(|s| Saver::new(&config.name, s.save.clone()));
+        Self { server, plan, config: config.clone(), address, leaving: false, storage, saver }
     }
 
-    fn life(plan: &Arc<Plan>, config: &Config, address: &str) -> Server {
-        let join = join(Role::Server, &config.name, address);
-        Server::new(plan.clone(), config.timing, join, Arc::new(|_, _| None))
+    fn life(plan: &Arc<Plan>, config: &Config, storage: Option<&Storage>, address: &str) -> Server {
+        let join = join(Role::Server, &config.name, address, storage.and_then(|s| s.restored));
+        let source = storage.map_or_else(|| -> Source { Arc::new(|_, _| None) }, |s| s.load.clone());
+        Server::new(plan.clone(), config.timing, join, source)
+    }
+
+    /// The first of each chain saves its shard.
+    fn save(&mut self) {
+        for (shard, snapshot) in self.server.take_snapshots() {
+            let heads = self.server.id().is_some() && self.server.view().head(shard) == self.server.id();
+            if let Some(saver) = self.saver.as_ref().filter(|_| heads) {
+                saver.add(shard, snapshot);
+            }
+        }
+    }
+
+    /// What saves; to be waited for outside of the machine's lock.
+    pub(crate) fn take_saver(&mut self) -> Option<Saver> {
+        self.saver.take()
     }
 
     fn reborn(&mut self) {
         if self.server.expelled() && !self.leaving {
-            self.server = Self::life(&self.plan, &self.config, &self.address);
+            self.server = Self::life(&self.plan, &self.config, self.storage.as_ref(), &self.address);
         }
     }
 
@@ -221,6 +243,7 @@ impl ServerProcess {
 impl Machine for ServerProcess {
     fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
         let out = self.server.handle(from, message, now);
+        self.save();
         self.reborn();
         out
     }
@@ -266,7 +289,7 @@ impl WorkerProcess {
     }
 
     fn life(config: &Config, tables: &[Arc<Parts>]) -> Session {
-        Session::new(config.sync, config.timing, join(Role::Worker, &config.name, ""), tables.to_vec())
+        Session::new(config.sync, config.timing, join(Role::Worker, &config.name, "", None), tables.to_vec())
     }
 
     /// Begins a new session after the old one was ended by the coordinator.
@@ -316,9 +339,9 @@ impl Machine for WorkerProcess {
     }
 }
 
-fn join(role: Role, name: &str, address: &str) -> Join {
+fn join(role: Role, name: &str, address: &str, restored: Option<Clock>) -> Join {
     let nonce = u64::from_le_bytes(random());
-    Join { role, nonce, name: name.to_owned(), address: address.to_owned() }
+    Join { role, nonce, name: name.to_owned(), address: address.to_owned(), restored }
 }
 
 /// Runs the coordinator until the process is asked to end.
@@ -345,24 +368,41 @@ pub fn start_coordinator(config: &mut Config) -> Result<Node<CoordinatorProcess>
 }
 
 /// Runs a server until the process is asked to end; then it hands over its shards first.
-pub fn serve(config: &Config, registry: Registry) -> Result<(), ClusterError> {
-    let end = ending(config)?;
-    let node = start_server(config, registry)?;
+pub fn serve(
+    config: &Config,
+    registry: Registry,
+    storage: Option<Storage>,
+    end: &AtomicBool,
+) -> Result<(), ClusterError> {
+    let node = start_server(config, registry, storage)?;
     while !end.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(20));
     }
     node.step(|server, _| (Vec::new(), server.leave()));
     node.wait(DRAIN, |server| server.over().then_some(()));
-    node.close();
+    stop_server(&node);
     Ok(())
 }
 
+/// Ends a server when everything that it was to save is saved.
+pub fn stop_server(node: &Node<ServerProcess>) {
+    let saver = node.lock().take_saver();
+    if let Some(mut saver) = saver {
+        saver.finish();
+    }
+    node.close();
+}
+
 /// Starts a server's threads.
-pub fn start_server(config: &Config, registry: Registry) -> Result<Node<ServerProcess>, ClusterError> {
+pub fn start_server(
+    config: &Config,
+    registry: Registry,
+    storage: Option<Storage>,
+) -> Result<Node<ServerProcess>, ClusterError> {
     let listener = config.listen(&format!("{}:0", config.bind))?;
     let failed = |source| ClusterError::Listen { address: config.bind.clone(), source };
     let address = listener.local_addr().map_err(failed)?.to_string();
-    let server = ServerProcess::new(config, registry, address);
+    let server = ServerProcess::new(config, registry, storage, address);
     let node = Node::new(server, config.coordinator.clone(), config.secret.clone());
     node.listen(listener);
     Ok(node)

@@ -37,7 +37,7 @@ wire!(struct Answer { epoch, shard, id, outcome });
 wire!(enum Outcome, "outcome" { 0 Done(done), 1 Fenced, 2 Refused(refusal) });
 wire!(struct Done { pushed, reads, version, mark });
 wire!(enum Pushed, "end of a push" { 0 Applied, 1 Duplicate, 2 Stale });
-wire!(struct Join { role, nonce, name, address });
+wire!(struct Join { role, nonce, name, address, restored });
 wire!(enum Role, "role" { 0 Server, 1 Worker });
 wire!(struct Heartbeat { epoch, sent, caught_up, leaving, waiting_for, clock });
 

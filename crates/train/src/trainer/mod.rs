@@ -3,6 +3,7 @@
 mod callback;
 mod fit;
 mod fitted;
+mod parts;
 mod span;
 mod state;
 
@@ -21,7 +22,9 @@ use crate::checkpoint::Best;
 
 pub use callback::{Callback, Progress};
 pub use fitted::{Ended, Fitted, weights_hash};
+pub use parts::{Parts, Passes};
 pub use span::{Epochs, Span, Steps};
+pub use state::State;
 
 /// The name of the validation loss among the metrics.
 pub const VALIDATION_LOSS: &str = "loss/validation";

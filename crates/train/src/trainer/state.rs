@@ -11,9 +11,10 @@ use thalweg_tensor::Tensor;
 use crate::checkpoint::{Best, Loaded, Snapshot};
 use crate::error::TrainError;
 
-/// Everything that is no tensor.
+/// Everything of a training that is no tensor, as it stands in a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct State {
+pub struct State {
+    /// Steps that were made.
     pub step: u64,
     /// Where the next batch begins; `None` before the first.
     pub position: Option<Position>,
@@ -21,13 +22,16 @@ pub(super) struct State {
     pub pending: (u64, f64),
     /// The mean loss that was last written down.
     pub loss: Option<f64>,
+    /// The last value of each metric.
     pub metrics: BTreeMap<String, f64>,
     /// The best score so far, and the epochs since.
     pub best: Option<f64>,
+    /// How long it has not got better.
     pub stale: u64,
 }
 
 impl State {
+    /// Epochs that are done.
     pub fn epoch(&self) -> u64 {
         self.position.map_or(0, |p| p.epoch)
     }
@@ -45,7 +49,7 @@ impl State {
     }
 
     /// Handles to all tensors; [`Checkpoints::save`](crate::Checkpoints::save) copies them.
-    pub fn snapshot<R: Rule>(
+    pub(super) fn snapshot<R: Rule>(
         &self,
         net: &impl Module,
         optimizer: &Optimizer<R>,
@@ -64,7 +68,7 @@ impl State {
     }
 
     /// Brings a checkpoint back.
-    pub fn restore<R: Rule>(
+    pub(super) fn restore<R: Rule>(
         loaded: &Loaded,
         run: &Path,
         net: &impl Module,
