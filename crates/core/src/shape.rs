@@ -91,6 +91,13 @@ impl Shape {
         Ok(self.numel())
     }
 
+    /// Refuses a shape whose positions cannot be counted. A view may be larger than any memory, since it may
+    /// repeat its elements; not even a view may be larger than this.
+    pub fn check_countable(&self) -> Result<(), ShapeError> {
+        let count = self.0.iter().try_fold(1isize, |n, &d| n.checked_mul(isize::try_from(d.max(1)).ok()?));
+        count.map(|_| ()).ok_or_else(|| ShapeError::TooLarge { shape: self.clone() })
+    }
+
     /// The axis counted from the front, for one that may count from the back.
     pub fn axis(&self, axis: isize) -> Result<usize, ShapeError> {
         // A scalar accepts axes 0 and -1, as in PyTorch.

@@ -346,7 +346,7 @@ fn parse_meta(text: &str) -> Result<Meta, String> {
     let sizes = sizes.trim_end_matches(']').split(',').map(str::trim).filter(|s| !s.is_empty());
     let shape =
         sizes.map(|s| s.parse().map_err(|_| format!("{s} is no size"))).collect::<Result<Shape, _>>()?;
-    shape.checked_numel().map_err(|e| e.to_string())?;
+    shape.check_countable().map_err(|e| e.to_string())?;
     Ok(Meta { dtype, shape })
 }
 

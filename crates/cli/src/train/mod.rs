@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
     /// Learning rate [default: the recipe's].
-    #[arg(long, value_parser = positive)]
+    #[arg(long, value_parser = positive, allow_negative_numbers = true)]
     lr: Option<f64>,
     /// Where random numbers begin; equal seeds give equal bits.
     #[arg(long, default_value_t = 0)]

@@ -11,7 +11,7 @@
 use super::pack::{Source, pack_panel};
 use super::scratch::{self, Use};
 use super::tile::{Kernels, Tile, TileShape};
-use super::{Element, MatRef, SendPtr};
+use super::{Element, MatRef, Ready, SendPtr, Start};
 use crate::threads::{parallel, threads};
 
 /// Longest k block: a panel of B of 16 columns is then 24 KB of the 32 KB of L1.
@@ -41,19 +41,27 @@ const DIRECT_A_COLS: usize = 128;
 /// Fewest columns of a task, unless C has fewer: each task packs its rows of A anew.
 const MIN_COLS: usize = 256;
 
-/// `c (m×n) (+)= a (m×k) · b (k×n)`, rows of c `ldc` apart. None of m, n, k is 0.
+/// `c (m×n) = start + a (m×k) · b (k×n)`, rows of c `ldc` apart. None of m, n, k is 0. Calls `ready` with each
+/// straight piece of c, counted from `c`, as soon as nothing more is added to it.
 ///
 /// # Safety
 /// `c` is valid for reads and writes of the m×n elements, by any thread, and is not accessed by others
 /// meanwhile.
-pub(super) unsafe fn gemm<T: Element>(a: MatRef<T>, b: MatRef<T>, c: SendPtr<T>, ldc: usize, add: bool) {
-    let product = Product { a, b, c, ldc, kernels: T::kernels() };
+pub(super) unsafe fn gemm<T: Element>(
+    a: MatRef<T>,
+    b: MatRef<T>,
+    c: SendPtr<T>,
+    ldc: usize,
+    start: Start<'_, T>,
+    ready: Ready<'_>,
+) {
+    let product = Product { a, b, c, ldc, start, ready, kernels: T::kernels() };
     let (m, k, n) = (a.rows(), a.cols(), b.cols());
     let nr = product.kernels.nr;
     let n_threads = if m * n * k < PARALLEL_MIN { 1 } else { threads() };
     if product.b_serves_unpacked() {
         let panels = Panels { at: SendPtr::of(b.as_ptr()), p_stride: b.row_stride(), panel_stride: nr };
-        product.multiply(panels, 0..k, 0..n, add, n_threads);
+        product.multiply(panels, 0..k, 0..n, n_threads);
         return;
     }
     // A slab takes all of k if it can: C is then read and written in one go.
@@ -66,7 +74,7 @@ pub(super) unsafe fn gemm<T: Element>(a: MatRef<T>, b: MatRef<T>, c: SendPtr<T>,
             for p in (0..k).step_by(k_slab) {
                 let ps = p..k.min(p + k_slab);
                 let panels = product.pack_b(slab, ps.clone(), cols.clone(), n_threads);
-                product.multiply(panels, ps, cols.clone(), add || p > 0, n_threads);
+                product.multiply(panels, ps, cols.clone(), n_threads);
             }
         }
     });
@@ -79,6 +87,8 @@ struct Product<'a, T: Element> {
     b: MatRef<'a, T>,
     c: SendPtr<T>,
     ldc: usize,
+    start: Start<'a, T>,
+    ready: Ready<'a>,
     kernels: &'static Kernels<T>,
 }
 
@@ -130,8 +140,9 @@ impl<T: Element> Product<'_, T> {
         Panels { at: slab, p_stride: nr, panel_stride: k * nr }
     }
 
-    /// `c[.., cols] (+)= a[.., ps] · b[ps, cols]`, with the given panels of `b[ps, cols]`.
-    fn multiply(&self, panels: Panels<T>, ps: Range, cols: Range, add: bool, n_threads: usize) {
+    /// `c[.., cols] += a[.., ps] · b[ps, cols]`, with the given panels of `b[ps, cols]`; the first part of k adds to
+    /// the start instead.
+    fn multiply(&self, panels: Panels<T>, ps: Range, cols: Range, n_threads: usize) {
         let (row_grain, col_grain) = self.cut(cols.len(), n_threads);
         let n_row_blocks = self.a.rows().div_ceil(row_grain);
         let n_col_blocks = cols.len().div_ceil(col_grain);
@@ -143,7 +154,7 @@ impl<T: Element> Product<'_, T> {
                 cols: col..cols.end.min(col + col_grain),
                 first_panel: (col - cols.start) / self.kernels.nr,
             };
-            self.multiply_block(panels, ps.clone(), &block, add);
+            self.multiply_block(panels, ps.clone(), &block);
         });
     }
 
@@ -168,7 +179,7 @@ impl<T: Element> Product<'_, T> {
     }
 
     /// One task: its block of C, over all of `ps`.
-    fn multiply_block(&self, panels: Panels<T>, ps: Range, block: &Block, add: bool) {
+    fn multiply_block(&self, panels: Panels<T>, ps: Range, block: &Block) {
         let mr = self.kernels.mr;
         let n_k_blocks = ps.len().div_ceil(KC);
         let kc = ps.len().div_ceil(n_k_blocks);
@@ -183,12 +194,30 @@ impl<T: Element> Product<'_, T> {
                     // SAFETY: panels reach over all of `ps`.
                     b: unsafe { panels.at.get().add(p * panels.p_stride) },
                     a_packed: a_packed.then_some(packed),
-                    add: add || p > 0,
                 };
                 self.multiply_step(panels, block, &step);
             }
-            // The block of C is final here if `ps` ends at k: the place for an epilogue.
         });
+        if ps.end == self.a.cols()
+            && let Some(ready) = self.ready
+        {
+            let (rows, cols) = (&block.rows, &block.cols);
+            if cols.len() == self.ldc {
+                ready(rows.start * self.ldc..rows.end * self.ldc);
+            } else {
+                rows.clone().for_each(|row| ready(row * self.ldc + cols.start..row * self.ldc + cols.end));
+            }
+        }
+    }
+
+    /// What the part of k that begins at `p` is added to at (row, col): the place, and the stride of its rows.
+    fn from(&self, p: usize, row: usize, col: usize) -> (*const T, usize) {
+        match self.start {
+            Start::Zero if p == 0 => (std::ptr::null(), 0),
+            Start::Row(bias) if p == 0 => (bias[col..].as_ptr(), 0),
+            // In C: what it held, or what the parts before have left there.
+            _ => (self.c.get().wrapping_add(row * self.ldc + col).cast_const(), self.ldc),
+        }
     }
 
     /// The part of [`Self::multiply_block`] for one k block.
@@ -216,6 +245,7 @@ impl<T: Element> Product<'_, T> {
                 let shape = |rows| TileShape { rows, cols: n_cols, a_packed: step.a_packed.is_some() };
                 let (full_tile, n_last) = self.kernels.tile(shape(mr));
                 for i in (0..n_rows).step_by(mr) {
+                    let (from, from_row_stride) = self.from(step.p, block.rows.start + i, j);
                     let tile = Tile {
                         k: step.k,
                         a: step
@@ -229,7 +259,8 @@ impl<T: Element> Product<'_, T> {
                         c: self.c.get().add((block.rows.start + i) * self.ldc + j),
                         c_row_stride: self.ldc,
                         n_last,
-                        add: step.add,
+                        from,
+                        from_row_stride,
                     };
                     let rest = n_rows - i;
                     if rest >= mr { full_tile(&tile) } else { self.kernels.tile(shape(rest)).0(&tile) }
@@ -255,7 +286,6 @@ struct KStep<T> {
     b: *const T,
     /// Room for the packed rows of A, or `None` to use A where it lies.
     a_packed: Option<*mut T>,
-    add: bool,
 }
 
 /// Runs the tasks on the pool, or here if one thread was judged to be enough.

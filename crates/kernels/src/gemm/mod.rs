@@ -18,7 +18,7 @@ pub mod windows;
 #[cfg(test)]
 mod tests;
 
-use std::ops::{Add, Mul};
+use std::ops::{Add, Mul, Range};
 
 pub use matrix::MatRef;
 
@@ -40,12 +40,59 @@ const LARGE: usize = 1 << 24;
 /// assert_eq!(c, [17.0, 39.0]);
 /// ```
 pub fn gemm_f32(a: MatRef<f32>, b: MatRef<f32>, c: &mut [f32], ldc: usize, accumulate: bool) {
-    gemm(a, b, c, ldc, accumulate);
+    gemm(a, b, c, ldc, Start::new(accumulate), None);
 }
 
 /// [`gemm_f32`] in f64.
 pub fn gemm_f64(a: MatRef<f64>, b: MatRef<f64>, c: &mut [f64], ldc: usize, accumulate: bool) {
-    gemm(a, b, c, ldc, accumulate);
+    gemm(a, b, c, ldc, Start::new(accumulate), None);
+}
+
+/// What a product is added to.
+#[derive(Debug, Clone, Copy)]
+pub enum Start<'a, T> {
+    /// Nothing.
+    Zero,
+    /// What C holds.
+    Result,
+    /// The same row for every row of C: a bias.
+    Row(&'a [T]),
+}
+
+impl<T> Start<'_, T> {
+    fn new(accumulate: bool) -> Self {
+        if accumulate { Start::Result } else { Start::Zero }
+    }
+}
+
+/// Called with straight pieces of C, from the threads that made them, when they are final.
+pub type Ready<'a> = Option<&'a (dyn Fn(Range<usize>) + Sync)>;
+
+/// [`gemm_f32`] from any start. Each element of C is in one of the ranges that `ready` is called with, or in a gap
+/// between rows, and is final and still in a cache then.
+///
+/// Panics if the shapes do not agree, or c or the start is too short.
+pub fn gemm_then_f32(
+    a: MatRef<f32>,
+    b: MatRef<f32>,
+    c: &mut [f32],
+    ldc: usize,
+    start: Start<f32>,
+    ready: Ready,
+) {
+    gemm(a, b, c, ldc, start, ready);
+}
+
+/// [`gemm_then_f32`] in f64.
+pub fn gemm_then_f64(
+    a: MatRef<f64>,
+    b: MatRef<f64>,
+    c: &mut [f64],
+    ldc: usize,
+    start: Start<f64>,
+    ready: Ready,
+) {
+    gemm(a, b, c, ldc, start, ready);
 }
 
 /// A row of equal matrices in one slice: matrix `i` begins at `i * batch_stride`, 0 for one shared matrix.
@@ -96,7 +143,7 @@ pub fn gemm_batched_f32(
     c: BatchMut<f32>,
     accumulate: bool,
 ) {
-    gemm_batched(n_batch, a, b, c, accumulate);
+    gemm_batched(n_batch, a, b, c, accumulate, None);
 }
 
 /// [`gemm_batched_f32`] in f64.
@@ -107,7 +154,18 @@ pub fn gemm_batched_f64(
     c: BatchMut<f64>,
     accumulate: bool,
 ) {
-    gemm_batched(n_batch, a, b, c, accumulate);
+    gemm_batched(n_batch, a, b, c, accumulate, None);
+}
+
+/// [`gemm_batched_f32`], not added to anything, with `ready` as in [`gemm_then_f32`].
+pub fn gemm_batched_then_f32(
+    n_batch: usize,
+    a: BatchRef<f32>,
+    b: BatchRef<f32>,
+    c: BatchMut<f32>,
+    ready: Ready,
+) {
+    gemm_batched(n_batch, a, b, c, false, ready);
 }
 
 /// The numbers that can be multiplied: f32 and f64.
@@ -153,11 +211,21 @@ impl<T> SendPtr<T> {
     }
 }
 
-fn gemm<T: Element>(a: MatRef<T>, b: MatRef<T>, c: &mut [T], ldc: usize, accumulate: bool) {
+fn gemm<T: Element>(
+    a: MatRef<T>,
+    b: MatRef<T>,
+    c: &mut [T],
+    ldc: usize,
+    start: Start<'_, T>,
+    ready: Ready<'_>,
+) {
     let n_c = check(&a, &b, ldc);
+    if let Start::Row(row) = start {
+        assert!(row.len() >= b.cols(), "gemm: a start of {} elements, needs {}", row.len(), b.cols());
+    }
     assert!(n_c <= c.len(), "gemm: c has {} elements, needs {n_c}", c.len());
     // SAFETY: `check` counted the elements, and `c` is borrowed mutably for the call.
-    unsafe { gemm_into(a, b, SendPtr(c.as_mut_ptr()), ldc, accumulate) };
+    unsafe { gemm_into(a, b, SendPtr(c.as_mut_ptr()), ldc, start, ready) };
 }
 
 fn gemm_batched<T: Element>(
@@ -166,6 +234,7 @@ fn gemm_batched<T: Element>(
     b: BatchRef<T>,
     c: BatchMut<T>,
     accumulate: bool,
+    ready: Ready<'_>,
 ) {
     if n_batch == 0 {
         return;
@@ -182,7 +251,13 @@ fn gemm_batched<T: Element>(
         // is borrowed mutably for the call, and apart from the others.
         unsafe {
             let c = SendPtr(c.get().add(idx * batch_stride));
-            gemm_into(a.get(idx), b.get(idx), c, ldc, accumulate);
+            let shifted = |r: Range<usize>| {
+                if let Some(ready) = ready {
+                    ready(idx * batch_stride + r.start..idx * batch_stride + r.end);
+                }
+            };
+            let ready: Ready<'_> = if ready.is_some() { Some(&shifted) } else { None };
+            gemm_into(a.get(idx), b.get(idx), c, ldc, Start::new(accumulate), ready);
         }
     };
     let size = a.rows * a.cols * b.cols;
@@ -206,24 +281,44 @@ fn check<T: Element>(a: &MatRef<T>, b: &MatRef<T>, ldc: usize) -> usize {
 /// # Safety
 /// `c` is valid for reads and writes of the elements that [`check`] counts, by any thread, and is not
 /// accessed by others meanwhile.
-unsafe fn gemm_into<T: Element>(a: MatRef<T>, b: MatRef<T>, c: SendPtr<T>, ldc: usize, accumulate: bool) {
+unsafe fn gemm_into<T: Element>(
+    a: MatRef<T>,
+    b: MatRef<T>,
+    c: SendPtr<T>,
+    ldc: usize,
+    start: Start<'_, T>,
+    ready: Ready<'_>,
+) {
     let (m, k, n) = (a.rows(), a.cols(), b.cols());
-    if m == 0 || n == 0 || (k == 0 && accumulate) {
+    if m == 0 || n == 0 {
         return;
     }
     // SAFETY: passed on to the caller. A row of C is dense; a column of C has stride `ldc`.
     unsafe {
-        if k == 0 {
-            (0..m).for_each(|i| std::slice::from_raw_parts_mut(c.get().add(i * ldc), n).fill(T::ZERO));
-            return;
+        if k > 0 && m > 1 && n > 1 {
+            return blocked::gemm(a, b, c, ldc, start, ready);
         }
+        // Nothing to multiply, or a vector: C begins with the start, which costs little.
+        for i in 0..m {
+            let row = std::slice::from_raw_parts_mut(c.get().add(i * ldc), n);
+            match start {
+                Start::Zero if k == 0 => row.fill(T::ZERO),
+                Start::Row(bias) => row.copy_from_slice(&bias[..n]),
+                _ => {}
+            }
+        }
+        let add = !matches!(start, Start::Zero);
         let done = match (m, n) {
-            (1, _) => gemv::gemv(b.t(), a.t(), c, 1, accumulate),
-            (_, 1) => gemv::gemv(a, b, c, ldc, accumulate),
-            _ => None,
+            _ if k == 0 => Some(()),
+            (1, _) => gemv::gemv(b.t(), a.t(), c, 1, add),
+            _ => gemv::gemv(a, b, c, ldc, add),
         };
         if done.is_none() {
-            blocked::gemm(a, b, c, ldc, accumulate);
+            let start = if add { Start::Result } else { Start::Zero };
+            return blocked::gemm(a, b, c, ldc, start, ready);
+        }
+        if let Some(ready) = ready {
+            (0..m).for_each(|i| ready(i * ldc..i * ldc + n));
         }
     }
 }

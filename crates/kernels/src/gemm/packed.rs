@@ -137,7 +137,12 @@ pub fn gemm_packed(a: MatRef<'_, f32>, b: Packed<'_>, c: &mut [f32], ldc: usize,
                         c: c.as_mut_ptr().add(i * ldc + j),
                         c_row_stride: ldc,
                         n_last,
-                        add: accumulate || p > 0,
+                        from: if accumulate || p > 0 {
+                            c.as_ptr().add(i * ldc + j)
+                        } else {
+                            std::ptr::null()
+                        },
+                        from_row_stride: ldc,
                     });
                 }
             }

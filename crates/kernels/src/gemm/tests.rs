@@ -1,6 +1,7 @@
 //! The fast product against its naive twin.
 
 use super::{BatchMut, BatchRef, MatRef, gemm_batched_f32, gemm_f32, gemm_f64, naive};
+use crate::rows::testing::values;
 use crate::threads::set_threads;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
@@ -174,4 +175,25 @@ fn overlapping_outputs_are_refused() {
     let x = [0f32; 8];
     let mats = BatchRef::new(&x, 4, (2, 2), (2, 1));
     gemm_batched_f32(2, mats, mats, BatchMut { data: &mut [0.0; 8], batch_stride: 3, ldc: 2 }, false);
+}
+
+#[test]
+fn every_element_is_ready_once_and_final_and_a_bias_is_added_once() {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    for (m, k, n) in [(1, 5, 7), (6, 5, 1), (3, 0, 4), (64, 40, 48), (200, 500, 300), (300, 9, 1100)] {
+        let (a, b, bias) = (values(m * k, 1), values(k * n, 2), values(n, 3));
+        let (a, b) = (MatRef::row_major(&a, m, k), MatRef::row_major(&b, k, n));
+        let mut want: Vec<f32> = (0..m).flat_map(|_| bias.iter().copied()).collect();
+        gemm_f32(a, b, &mut want, n, true);
+        let (ready, mut c) =
+            ((0..m * n).map(|_| AtomicU32::new(0)).collect::<Vec<_>>(), vec![f32::NAN; m * n]);
+        let count = |r: std::ops::Range<usize>| {
+            ready[r].iter().for_each(|n| {
+                n.fetch_add(1, Relaxed);
+            });
+        };
+        super::gemm_then_f32(a, b, &mut c, n, super::Start::Row(&bias), Some(&count));
+        assert_eq!(c, want, "{m}×{k}×{n}");
+        assert!(ready.iter().all(|n| n.load(Relaxed) == 1), "{m}×{k}×{n}");
+    }
 }

@@ -38,8 +38,10 @@ pub(super) struct Tile<T> {
     pub c_row_stride: usize,
     /// Columns in the last vector, for the kernels that end in a part of a vector.
     pub n_last: usize,
-    /// Whether to add to C; otherwise C is only written.
-    pub add: bool,
+    /// What is added to the product, if anything: element (i, j) is at `i * from_row_stride + j`. C itself to add to
+    /// it, a bias with a stride of 0; null for the product alone.
+    pub from: *const T,
+    pub from_row_stride: usize,
 }
 
 /// Safety: the pointers reach over the tile that the kernel was picked for; the CPU has its
@@ -135,11 +137,11 @@ unsafe fn tile_body<V: Vector, const M: usize, const N: usize, const PARTIAL: bo
             a_rows[row] =
                 tile.a.wrapping_add(if listed { *tile.a_rows.add(row) } else { row * a_row_stride });
         }
-        if tile.add {
+        if !tile.from.is_null() {
             for row in 0..M {
                 // By the time the sums are done C has come from L2 or L3. A row of a tile begins anywhere
                 // in a line, so it lies in one more line than it is long.
-                let c = tile.c.wrapping_add(row * tile.c_row_stride);
+                let c = tile.from.wrapping_add(row * tile.from_row_stride);
                 prefetch(c);
                 prefetch(c.wrapping_add(N * V::LANES - 1));
             }
@@ -159,21 +161,21 @@ unsafe fn tile_body<V: Vector, const M: usize, const N: usize, const PARTIAL: bo
             a_offset += a_col_stride;
             b = b.wrapping_add(tile.b_row_stride);
         }
-        finish::<V, M, N, PARTIAL>(&sums, tile.c, tile.c_row_stride, tile.n_last, tile.add);
+        let from = (tile.from, tile.from_row_stride);
+        finish::<V, M, N, PARTIAL>(&sums, (tile.c, tile.c_row_stride), from, tile.n_last);
     }
 }
 
-/// Writes the sums of a tile to C, or adds them.
+/// Writes the sums of a tile to C, plus what is at `from` unless that is null. Both are given with the stride of rows.
 ///
 /// # Safety
-/// `c` reaches over M rows of N vectors, the last cut to `n_last`.
+/// `c` reaches over M rows of N vectors, the last cut to `n_last`, and so does `from`.
 #[inline(always)]
 pub(super) unsafe fn finish<V: Vector, const M: usize, const N: usize, const PARTIAL: bool>(
     sums: &[[V; N]; M],
-    c: *mut V::Elem,
-    c_row_stride: usize,
+    (c, c_row_stride): (*mut V::Elem, usize),
+    (from, from_row_stride): (*const V::Elem, usize),
     n_last: usize,
-    add: bool,
 ) {
     // SAFETY: passed on to the caller.
     unsafe {
@@ -182,8 +184,9 @@ pub(super) unsafe fn finish<V: Vector, const M: usize, const N: usize, const PAR
             for vector in 0..N {
                 let at = c.add(row * c_row_stride + vector * V::LANES);
                 let mut sum = sums[row][vector];
-                if add {
-                    sum = load_part::<V, N, PARTIAL>(at, vector, n_last).mul_add(one, sum);
+                if !from.is_null() {
+                    let from = from.add(row * from_row_stride + vector * V::LANES);
+                    sum = load_part::<V, N, PARTIAL>(from, vector, n_last).mul_add(one, sum);
                 }
                 if PARTIAL && vector == N - 1 { sum.store_first(at, n_last) } else { sum.store(at) }
             }

@@ -156,7 +156,8 @@ pub fn add_windows_by(a: Windows<'_>, b: Packed<'_>, c: &mut [f32]) {
                         c: c.as_mut_ptr().add(i * n + j),
                         c_row_stride: n,
                         n_last,
-                        add: true,
+                        from: c.as_ptr().add(i * n + j),
+                        from_row_stride: n,
                     });
                 }
             }
@@ -210,7 +211,9 @@ pub(super) unsafe fn window_body<
             super::tile::step::<V, M, N, PARTIAL>(&mut sums, &a_rows, p * MR, b, tile.n_last);
             p += 1;
         }
-        super::tile::finish::<V, M, N, PARTIAL>(&sums, tile.c, tile.c_row_stride, tile.n_last, tile.add);
+        let c = (tile.c, tile.c_row_stride);
+        let from = if tile.add { tile.c.cast_const() } else { std::ptr::null() };
+        super::tile::finish::<V, M, N, PARTIAL>(&sums, c, (from, tile.c_row_stride), tile.n_last);
     }
 }
 

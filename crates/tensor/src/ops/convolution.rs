@@ -142,7 +142,7 @@ impl ConvGeometry {
         }
         // The kernel of an unfolding and any padding are attributes: nothing has bounded them yet.
         for shape in [w, &y] {
-            shape.checked_numel().in_op(op)?;
+            shape.check_countable().in_op(op)?;
         }
         Ok(y)
     }

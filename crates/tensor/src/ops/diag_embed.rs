@@ -34,7 +34,7 @@ impl Primitive for DiagEmbed {
 
     fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
         let [x] = arity(Self::NAME, x)?;
-        self.shape.checked_numel().in_op(Self::NAME)?;
+        self.shape.check_countable().in_op(Self::NAME)?;
         let rank = self.shape.rank();
         let fits = self.axis1 < rank && self.axis2 < rank && self.axis1 != self.axis2;
         if !fits || *self.places().shape() != x.shape {

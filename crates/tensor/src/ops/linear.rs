@@ -2,12 +2,10 @@
 
 use thalweg_core::{DType, Element, View, ViewMut, with_dtype};
 use thalweg_kernels::gemm;
-use thalweg_kernels::stream::split::par_chunks_mut;
 
 use crate::apply::run;
 use crate::error::{OpError, fail};
 use crate::meta::{Meta, arity, require_float, require_same_dtype};
-use crate::ops::elementwise::GRAIN;
 use crate::ops::matmul::matrix;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
@@ -60,24 +58,16 @@ impl Primitive for Linear {
     }
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
-        macro_rules! product {
-            ($T:ty, $gemm:path) => {{
-                let (Some(a), Some(w)) = (matrix::<$T>(x[0]), matrix::<$T>(x[1])) else { return false };
-                let bias: std::borrow::Cow<'_, [$T]> =
-                    x[2].dense::<$T>().map_or_else(|| x[2].iter().collect(), Into::into);
-                let (y, n) = (y.dense::<$T>(), bias.len());
-                par_chunks_mut(y, (GRAIN / n.max(1)).max(1) * n, |_, y| {
-                    y.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(&bias));
-                });
-                $gemm(a, w.t(), y, n, true);
-            }};
-        }
-        match y.dtype() {
-            DType::F32 => product!(f32, gemm::gemm_f32),
-            DType::F64 => product!(f64, gemm::gemm_f64),
-            _ => return false,
-        }
-        true
+        product(x, y, None)
+    }
+
+    fn fast_then(
+        &self,
+        x: &[View<'_>],
+        y: &mut ViewMut<'_>,
+        ready: &(dyn Fn(std::ops::Range<usize>) + Sync),
+    ) -> bool {
+        product(x, y, Some(ready))
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
@@ -103,6 +93,24 @@ impl Primitive for Linear {
             call(2, 3, 0),
         ]
     }
+}
+
+/// The product, begun with the bias in every row.
+fn product(x: &[View<'_>], y: &mut ViewMut<'_>, ready: gemm::Ready<'_>) -> bool {
+    macro_rules! product {
+        ($T:ty, $gemm:path) => {{
+            let (Some(a), Some(w)) = (matrix::<$T>(x[0]), matrix::<$T>(x[1])) else { return false };
+            let bias: std::borrow::Cow<'_, [$T]> =
+                x[2].dense::<$T>().map_or_else(|| x[2].iter().collect(), Into::into);
+            $gemm(a, w.t(), y.dense::<$T>(), bias.len(), gemm::Start::Row(&bias), ready);
+        }};
+    }
+    match y.dtype() {
+        DType::F32 => product!(f32, gemm::gemm_then_f32),
+        DType::F64 => product!(f64, gemm::gemm_then_f64),
+        _ => return false,
+    }
+    true
 }
 
 fn misfit(left: &Meta, right: &Meta) -> OpError {

@@ -1,14 +1,16 @@
 //! `matmul`: y[i, j] = Σₖ a[i, k] · b[k, j] for two matrices, or for each pair of two equally long
 //! batches of them. `Tensor::matmul` brings vectors and broadcast batches into this form.
 
-use thalweg_core::{DType, Element, Layout, Shape, View, ViewMut, with_dtype};
+use smallvec::SmallVec;
+use thalweg_core::{Buffer, DType, Element, Layout, Shape, View, ViewMut, with_dtype};
 use thalweg_kernels::gemm::{self, MatRef};
 use thalweg_kernels::stream::convert::{cast, f16_to_f32, f32_to_f16};
+use thalweg_kernels::stream::split::par_chunks_mut;
 
 use crate::apply::run;
 use crate::error::{InOp, OpError, fail, or_fail};
 use crate::meta::{Meta, arity, require_number, require_same_dtype};
-use crate::ops::elementwise::Wide;
+use crate::ops::elementwise::{GRAIN, Wide};
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
 use crate::tensor::Tensor;
@@ -71,6 +73,22 @@ impl Primitive for Matmul {
         true
     }
 
+    fn fast_then(
+        &self,
+        x: &[View<'_>],
+        y: &mut ViewMut<'_>,
+        ready: &(dyn Fn(std::ops::Range<usize>) + Sync),
+    ) -> bool {
+        if y.dtype() != DType::F32 {
+            return false;
+        }
+        let (n_batch, m, n) = sizes(y.shape());
+        let (Some(a), Some(b)) = (batch::<f32>(x[0]), batch::<f32>(x[1])) else { return false };
+        let c = gemm::BatchMut { data: y.dense::<f32>(), batch_stride: m * n, ldc: n };
+        gemm::gemm_batched_then_f32(n_batch, a, b, c, Some(ready));
+        true
+    }
+
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         Cost { flops: 2 * (y.numel() * sizes(&x[0].shape).2) as u64, bytes: Cost::traffic(x, y) }
     }
@@ -97,25 +115,30 @@ impl Primitive for Matmul {
 const PANEL: usize = 256;
 
 /// The product of half precision matrices in f32: the right operand is widened whole, the left one a panel of
-/// rows at a time, and each panel of the result is rounded once.
+/// rows at a time, and each panel of the result is rounded once. Instructions that multiply half precision
+/// (AVX-512 BF16, AMX) would take the place of the whole product; no machine at hand has them.
 fn halves<T: Element>(
     [a, b]: [View<'_>; 2],
     y: &mut ViewMut<'_>,
     widen: fn(&[T], &mut [f32]),
     round: fn(&[f32], &mut [T]),
 ) -> bool {
-    let (n_batch, m, n) = sizes(y.shape());
+    let ((n_batch, m, n), (_, _, k)) = (sizes(y.shape()), sizes(a.shape()));
     let (y, a_memory, b_memory) = (y.dense::<T>(), a.memory::<T>(), b.memory::<T>());
-    let (mut left, mut right, mut out) = (Vec::new(), Vec::new(), vec![0.0f32; PANEL.min(m) * n]);
+    let [mut left, mut right, mut out] =
+        [PANEL.min(m) * k, k * n, PANEL.min(m) * n].map(|len| Buffer::scratch(DType::F32, len));
     for i in 0..n_batch {
         let (a, b) = (one_of_batch(a.layout(), i), one_of_batch(b.layout(), i));
-        let b = widened(b_memory, &b, widen, &mut right);
+        let b = widened(b_memory, &b, widen, right.as_mut_slice());
         for start in (0..m).step_by(PANEL) {
             let rows = PANEL.min(m - start);
-            let panel = a.slice(0, start, rows, 1);
-            let out = &mut out[..rows * n];
-            gemm::gemm_f32(widened(a_memory, &panel, widen, &mut left), b, out, n, false);
-            round(out, &mut y[(i * m + start) * n..][..rows * n]);
+            let out = &mut out.as_mut_slice::<f32>()[..rows * n];
+            let a = widened(a_memory, &a.slice(0, start, rows, 1), widen, left.as_mut_slice());
+            gemm::gemm_f32(a, b, out, n, false);
+            let out = &*out;
+            par_chunks_mut(&mut y[(i * m + start) * n..][..rows * n], GRAIN, |from, y| {
+                round(&out[from..from + y.len()], y);
+            });
         }
     }
     true
@@ -131,25 +154,28 @@ fn widened<'b, T: Element>(
     memory: &[T],
     layout: &Layout,
     widen: fn(&[T], &mut [f32]),
-    to: &'b mut Vec<f32>,
+    to: &'b mut [f32],
 ) -> MatRef<'b, f32> {
     if layout.strides()[0].abs() < layout.strides()[1].abs() {
         return widened(memory, &layout.permute(&[1, 0]), widen, to).t();
     }
     let (rows, cols) = (layout.shape()[0], layout.shape()[1]);
-    to.clear();
-    to.resize(rows * cols, 0.0);
-    let mut straight = Vec::new();
-    for (row, to) in to.chunks_exact_mut(cols.max(1)).enumerate() {
-        let first = layout.offset() as isize + row as isize * layout.strides()[0];
-        if layout.strides()[1] == 1 {
-            widen(&memory[first as usize..][..cols], to);
-        } else {
-            straight.clear();
-            straight.extend((0..cols).map(|c| memory[(first + c as isize * layout.strides()[1]) as usize]));
-            widen(&straight, to);
+    let to = &mut to[..rows * cols];
+    let (first, [by_row, by_col]) = (layout.offset() as isize, [layout.strides()[0], layout.strides()[1]]);
+    par_chunks_mut(to, (GRAIN / cols.max(1)).max(1) * cols, |start, to| {
+        for (row, to) in (start / cols..).zip(to.chunks_exact_mut(cols)) {
+            let first = first + row as isize * by_row;
+            if by_col == 1 {
+                widen(&memory[first as usize..][..cols], to);
+                continue;
+            }
+            for (piece, to) in to.chunks_mut(64).enumerate() {
+                let at = |c: usize| memory[(first + (piece * 64 + c) as isize * by_col) as usize];
+                let straight: SmallVec<[T; 64]> = (0..to.len()).map(at).collect();
+                widen(&straight, to);
+            }
         }
-    }
+    });
     MatRef::row_major(to, rows, cols)
 }
 
@@ -167,7 +193,7 @@ fn reference<W: Wide, T: Element>(a: View<'_>, b: View<'_>, y: &mut ViewMut<'_>,
 /// The operand as the kernel wants it, unless a stride is negative.
 fn batch<'a, T: Element>(x: View<'a>) -> Option<gemm::BatchRef<'a, T>> {
     let (_, rows, cols) = sizes(x.shape());
-    let strides: smallvec::SmallVec<[usize; 4]> =
+    let strides: SmallVec<[usize; 3]> =
         x.layout().strides().iter().map(|&s| usize::try_from(s)).collect::<Result<_, _>>().ok()?;
     let (rest, matrix) = strides.split_at(strides.len() - 2);
     let memory = x.memory::<T>().get(x.layout().offset()..)?;

@@ -258,11 +258,11 @@ impl Op {
         delegate!(self, op => text(op), op => format!("({op:?})"))
     }
 
-    /// Dtype and shape of the result, which memory must be able to hold: attributes that come from
-    /// a file may claim anything.
+    /// Dtype and shape of the result. Attributes that come from a file may claim anything, so the shape is
+    /// known to be countable only after this.
     pub fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
         let result = delegate!(self, op => op.infer(x), op => op.infer(x))?;
-        result.shape.checked_numel().in_op(self.name())?;
+        result.shape.check_countable().in_op(self.name())?;
         Ok(result)
     }
 
@@ -284,6 +284,16 @@ impl Op {
     /// The fast kernel, if it covers this call.
     pub fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         delegate!(self, op => op.fast(x, y), _op => false)
+    }
+
+    /// The fast kernel with a call for each piece that is ready, if it covers this call.
+    pub fn fast_then(
+        &self,
+        x: &[View<'_>],
+        y: &mut ViewMut<'_>,
+        ready: &(dyn Fn(std::ops::Range<usize>) + Sync),
+    ) -> bool {
+        delegate!(self, op => op.fast_then(x, y, ready), _op => false)
     }
 
     /// Whether elements of the result depend on those in the same place only.

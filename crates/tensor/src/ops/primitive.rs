@@ -41,6 +41,18 @@ pub trait Primitive:
         false
     }
 
+    /// [`Primitive::fast`] that also calls `ready` with ranges of the result's elements, counted in row-major order,
+    /// as soon as they are final, from the threads that made them: what comes next finds them in a cache.
+    /// Each element is in one range. `false`: not covered, and `ready` was not called.
+    fn fast_then(
+        &self,
+        _x: &[View<'_>],
+        _y: &mut ViewMut<'_>,
+        _ready: &(dyn Fn(std::ops::Range<usize>) + Sync),
+    ) -> bool {
+        false
+    }
+
     /// Whether each element of the result depends on the elements of the operands in the same place,
     /// and on nothing else.
     fn is_elementwise(&self) -> bool {

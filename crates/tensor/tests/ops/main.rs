@@ -48,6 +48,11 @@ fn fast_kernels_agree_with_the_reference() {
 }
 
 #[test]
+fn kernels_that_report_pieces_report_each_element_once() {
+    for_each_sample(table::ready_once);
+}
+
+#[test]
 fn layouts_do_not_change_results() {
     for_each_sample(table::layouts);
 }

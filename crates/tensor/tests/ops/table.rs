@@ -1,5 +1,7 @@
 //! The checks. Each takes one sample call and says what is wrong with it, if anything.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use thalweg_core::{Buffer, DType, ViewMut};
 use thalweg_tensor::ops::sample::{Draw, Sample};
 use thalweg_tensor::{Meta, OpError, Tensor, apply, vjp};
@@ -61,6 +63,31 @@ pub fn fast_against_reference(sample: &Sample, seed: u64) -> Outcome {
         }
     }
     Ok(())
+}
+
+pub fn ready_once(sample: &Sample, seed: u64) -> Outcome {
+    let x = operands_as(sample, seed, DType::F32);
+    let Ok(meta) = sample.op.infer(&metas(&x)) else { return Ok(()) };
+    let views: Vec<_> = x.iter().map(Tensor::view).collect();
+    let [mut fast, mut then] = [(); 2].map(|()| Buffer::zeros(meta.dtype, meta.numel()));
+    let calls: Vec<AtomicU32> = (0..meta.numel()).map(|_| AtomicU32::new(0)).collect();
+    let ready = |r: std::ops::Range<usize>| {
+        calls[r].iter().for_each(|n| {
+            n.fetch_add(1, Ordering::Relaxed);
+        });
+    };
+    if !sample.op.fast_then(&views, &mut ViewMut::new(&mut then, &meta.shape), &ready) {
+        return match calls.iter().all(|n| n.load(Ordering::Relaxed) == 0) {
+            true => Ok(()),
+            false => Err("called `ready` for a call that it does not cover".into()),
+        };
+    }
+    if !calls.iter().all(|n| n.load(Ordering::Relaxed) == 1) {
+        return Err("an element was not ready exactly once".into());
+    }
+    sample.op.fast(&views, &mut ViewMut::new(&mut fast, &meta.shape));
+    let [fast, then] = [fast, then].map(|b| Tensor::from_buffer(b, &meta.shape));
+    close("fast_then against fast", &then, &fast, 0.0, 0.0)
 }
 
 pub fn layouts(sample: &Sample, seed: u64) -> Outcome {
