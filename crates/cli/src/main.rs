@@ -104,6 +104,9 @@ enum Command {
         /// Where its coordinator listens: `thalweg launch` prints it.
         #[arg(env = "THALWEG_COORDINATOR")]
         coordinator: String,
+        /// Ask again every second.
+        #[arg(long)]
+        watch: bool,
     },
     /// Keep the membership of a cluster; everything is said by environment variables.
     Coordinate,
@@ -122,7 +125,7 @@ fn main() -> ExitCode {
         Command::Plot(args) => plot::run(&args),
         Command::Report { run, out } => runs::report(&run, out),
         Command::Launch(args) => launch::run(&args),
-        Command::Status { coordinator } => launch::status(&coordinator),
+        Command::Status { coordinator, watch } => launch::status(&coordinator, watch),
         Command::Coordinate => launch::coordinate(),
     };
     match outcome {

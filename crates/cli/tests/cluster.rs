@@ -14,7 +14,8 @@ fn counting() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "thalweg-cluster", "--example", "counting"]);
+        // Of the workspace, so that features and with them all that is built already are the same.
+        cargo.args(["build", "--quiet", "--workspace", "--example", "counting"]);
         assert!(cargo.status().unwrap().success());
         let tests = std::env::current_exe().unwrap();
         tests.parent().unwrap().parent().unwrap().join("examples/counting")
@@ -27,7 +28,7 @@ fn trains() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "thalweg", "--example", "cluster"]);
+        cargo.args(["build", "--quiet", "--workspace", "--example", "cluster"]);
         assert!(cargo.status().unwrap().success());
         counting().with_file_name("cluster")
     };
@@ -253,6 +254,7 @@ fn status_names_every_process_and_a_wrong_secret_is_refused() {
         assert!(text.contains(name), "{text}");
     }
     assert!(text.contains("0:head") && text.contains("steps/s"), "{text}");
+    assert!(text.contains("staleness") && text.contains("waited") && text.contains(" MB"), "{text}");
     let wrong = status(Some("guess"));
     assert!(!wrong.status.success());
     let error = String::from_utf8(wrong.stderr).unwrap();

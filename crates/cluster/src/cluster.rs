@@ -271,6 +271,7 @@ impl Work<'_> {
             let begin = Instant::now();
             let events = self.events()?;
             waited += begin.elapsed();
+            self.node.lock().waited = waited;
             for event in events {
                 match event {
                     Event::Gained { slot, clock } => {

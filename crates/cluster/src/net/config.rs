@@ -14,6 +14,7 @@
 //! | `THALWEG_SYNC` | `bsp`, `ssp:S`, `async`, `backup:B` | `bsp` |
 //! | `THALWEG_STATE` | the coordinator's file | none |
 //! | `THALWEG_LEASE_MS` | how long silence is borne | 300 |
+//! | `THALWEG_METRICS` | where the coordinator serves metrics for Prometheus | nowhere |
 //! | `THALWEG_PARENT` | the process without which this one ends | none |
 
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
@@ -61,6 +62,8 @@ pub struct Config {
     pub state: Option<PathBuf>,
     /// Leases and heartbeats.
     pub timing: Timing,
+    /// Where the coordinator serves metrics.
+    pub metrics: Option<String>,
     /// The process without which this one ends.
     pub parent: Option<u32>,
 }
@@ -112,6 +115,7 @@ impl Config {
             sync: get("THALWEG_SYNC").map_or(Ok(Sync::Bsp), |s| s.parse())?,
             state: get("THALWEG_STATE").map(PathBuf::from),
             timing,
+            metrics: get("THALWEG_METRICS"),
             parent: get("THALWEG_PARENT").map(|p| parse("THALWEG_PARENT", &p)).transpose()?,
         };
         Ok(config)

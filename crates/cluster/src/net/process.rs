@@ -12,7 +12,7 @@ use super::node::{Machine, Node};
 use crate::coordinator::{Coordinator, Durable};
 use crate::error::ClusterError;
 use crate::ids::{Clock, Peer, ServerId};
-use crate::message::{Join, Message, Outgoing, Role, Time};
+use crate::message::{Counts, Join, Message, Outgoing, Role, Time};
 use crate::rule::Registry;
 use crate::server::{Server, Source};
 use crate::session::{Event, Session};
@@ -35,8 +35,10 @@ pub struct CoordinatorProcess {
 struct Told {
     waiting_for: String,
     clock: Clock,
+    counts: Counts,
     at: Time,
     since: (Time, Clock), // for the speed
+    began: Time,
 }
 
 impl Machine for CoordinatorProcess {
@@ -47,10 +49,13 @@ impl Machine for CoordinatorProcess {
                 let told = self.told.entry(from).or_insert_with(|| Told {
                     waiting_for: String::new(),
                     clock: h.clock,
+                    counts: h.counts,
                     at: now,
                     since: (now, h.clock),
+                    began: now,
                 });
                 (told.waiting_for, told.clock, told.at) = (h.waiting_for.clone(), h.clock, now);
+                told.counts = h.counts;
             }
             _ => {}
         }
@@ -127,14 +132,58 @@ impl CoordinatorProcess {
             let speed = (told.clock.saturating_sub(clock)) as f64 / (now - since).as_secs_f64().max(1e-3);
             told.since = (now, told.clock);
             let waits = if told.waiting_for.is_empty() { "works" } else { &told.waiting_for };
+            let Counts { received, sent, waited, staleness } = told.counts;
+            let idle = match peer {
+                Peer::Worker(_) => {
+                    let lived = (now - told.began).as_secs_f64().max(1e-3);
+                    let share = (100.0 * waited.as_secs_f64() / lived).min(100.0);
+                    format!("staleness {staleness}, waited {:.1} s ({share:.0} %), ", waited.as_secs_f64())
+                }
+                _ => String::new(),
+            };
+            let (received, sent) = (received as f64 / 1e6, sent as f64 / 1e6);
             lines.push(format!(
-                "{}: {holds}, clock {}, {speed:.1} steps/s, heard of {:.0} ms ago, {waits}",
+                "{}: {holds}, clock {}, {speed:.1} steps/s, {idle}received {received:.1} MB, sent {sent:.1} MB, \
+                 heard of {:.0} ms ago, {waits}",
                 member.name,
                 told.clock,
                 (now - told.at).as_secs_f64() * 1e3
             ));
         }
         lines
+    }
+}
+
+impl CoordinatorProcess {
+    /// The same for Prometheus, in its text format.
+    pub fn metrics(&self, now: Time) -> String {
+        let view = self.coordinator.view();
+        let mut text = String::new();
+        let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), &m.name, "server"));
+        let workers = view.workers.iter().map(|(id, m)| (Peer::Worker(*id), &m.name, "worker"));
+        let members: Vec<_> = servers.chain(workers).collect();
+        type Value = fn(&Told, Time) -> f64;
+        let families: [(&str, &str, &str, Value); 6] = [
+            ("clock", "gauge", "Lowest clock of its slots or shards.", |t, _| t.clock as f64),
+            ("staleness", "gauge", "Clocks by which its last read lagged.", |t, _| t.counts.staleness as f64),
+            ("received_bytes_total", "counter", "Bytes received.", |t, _| t.counts.received as f64),
+            ("sent_bytes_total", "counter", "Bytes sent.", |t, _| t.counts.sent as f64),
+            ("waited_seconds_total", "counter", "Time spent waiting.", |t, _| t.counts.waited.as_secs_f64()),
+            ("silence_seconds", "gauge", "Since it was last heard of.", |t, now| (now - t.at).as_secs_f64()),
+        ];
+        text += "# HELP thalweg_epoch Number of the view.\n# TYPE thalweg_epoch gauge\n";
+        text += &format!("thalweg_epoch {}\n", view.epoch.0);
+        for (name, kind, help, value) in families {
+            text += &format!("# HELP thalweg_{name} {help}\n# TYPE thalweg_{name} {kind}\n");
+            for (peer, process, role) in &members {
+                if let Some(told) = self.told.get(peer) {
+                    let process = process.replace(['\\', '"', '\n'], "_");
+                    let labels = format!("process=\"{process}\",role=\"{role}\"");
+                    text += &format!("thalweg_{name}{{{labels}}} {}\n", value(told, now));
+                }
+            }
+        }
+        text
     }
 }
 
@@ -252,6 +301,10 @@ impl Machine for ServerProcess {
         self.server.tick(now)
     }
 
+    fn count(&mut self, received: u64, sent: u64) {
+        self.server.count(Counts { received, sent, ..Counts::default() });
+    }
+
     fn reconnected(&mut self, _peer: Peer, now: Time) -> Vec<Outgoing> {
         self.server.reconnected(now)
     }
@@ -279,13 +332,22 @@ pub struct WorkerProcess {
     events: Vec<Event>,
     /// When the coordinator last said anything.
     pub heard: Time,
+    /// Time spent waiting for others.
+    pub waited: Duration,
 }
 
 impl WorkerProcess {
     /// A worker with these tables, by shard.
     pub fn new(config: &Config, tables: Vec<Arc<Parts>>) -> Self {
         let session = Self::life(config, &tables);
-        Self { session, config: config.clone(), tables, events: Vec::new(), heard: Time::ZERO }
+        Self {
+            session,
+            config: config.clone(),
+            tables,
+            events: Vec::new(),
+            heard: Time::ZERO,
+            waited: Duration::ZERO,
+        }
     }
 
     fn life(config: &Config, tables: &[Arc<Parts>]) -> Session {
@@ -322,6 +384,10 @@ impl Machine for WorkerProcess {
         self.session.tick(now)
     }
 
+    fn count(&mut self, received: u64, sent: u64) {
+        self.session.count(Counts { received, sent, waited: self.waited, staleness: 0 });
+    }
+
     fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing> {
         self.session.reconnected(peer, now)
     }
@@ -350,6 +416,9 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
     let listener = config.listen(&config.coordinator)?;
     let node = Node::new(CoordinatorProcess::new(config)?, config.coordinator.clone(), config.secret.clone());
     node.listen(listener);
+    if let Some(address) = &config.metrics {
+        super::metrics::serve(node.clone(), address)?;
+    }
     while !end.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(20));
     }

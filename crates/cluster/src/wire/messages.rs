@@ -8,7 +8,7 @@ use crate::codec::{Codec, Encoded};
 use crate::coordinator::Durable;
 use crate::error::Refusal;
 use crate::ids::{CallId, Epoch, Peer, ServerId, SessionId, ShardId, Slot, TableId};
-use crate::message::{Answer, Call, Done, Heartbeat, Join, Message, Outcome, Role};
+use crate::message::{Answer, Call, Counts, Done, Heartbeat, Join, Message, Outcome, Role};
 use crate::rule::Rule;
 use crate::state::{Pushed, Record, Sent};
 use crate::table::{Contents, Delta, Form, Init, PartSpec, Want};
@@ -39,7 +39,8 @@ wire!(struct Done { pushed, reads, version, mark });
 wire!(enum Pushed, "end of a push" { 0 Applied, 1 Duplicate, 2 Stale });
 wire!(struct Join { role, nonce, name, address, restored });
 wire!(enum Role, "role" { 0 Server, 1 Worker });
-wire!(struct Heartbeat { epoch, sent, caught_up, leaving, waiting_for, clock });
+wire!(struct Heartbeat { epoch, sent, caught_up, leaving, waiting_for, clock, counts });
+wire!(struct Counts { received, sent, waited, staleness });
 
 wire!(struct View { epoch, servers, workers, shards, slots, restored });
 wire!(struct Durable { view, next_id, yielding, begun });
