@@ -240,6 +240,27 @@ fn a_killed_launcher_takes_its_processes_along() {
 }
 
 #[test]
+fn mpirun_starts_a_cluster_by_its_numbers_alone() {
+    if !Command::new("mpirun").arg("--version").output().is_ok_and(|o| o.status.success()) {
+        assert!(std::env::var_os("CI").is_none(), "mpirun is missing, and CI must have it");
+        return println!("skipped: mpirun is not installed");
+    }
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let output = Command::new("mpirun")
+        .args(["--allow-run-as-root", "--oversubscribe", "-np", "5"])
+        .arg(counting())
+        .args(["20", "1"])
+        .env("THALWEG_COORDINATOR", format!("127.0.0.1:{port}"))
+        .env("THALWEG_SERVERS", "2")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let hashes: Vec<&str> = text.lines().filter(|l| l.starts_with("hash ")).collect();
+    assert_eq!(hashes, [alone("20", "2"); 2]);
+}
+
+#[test]
 fn status_names_every_process_and_a_wrong_secret_is_refused() {
     let mut run = Launched::new(&["--workers", "2", "--servers", "2"], &["100000", "10"]);
     run.until(step(0, 5));

@@ -21,6 +21,8 @@ use crate::storage::{Saver, Storage};
 use crate::view::View;
 use crate::wire::{Reader, Wire, Writer};
 
+/// Between two looks at whether to end.
+const LOOK: Duration = Duration::from_millis(20);
 /// How long a server that was asked to end may take to hand over its shards.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -419,8 +421,17 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
     if let Some(address) = &config.metrics {
         super::metrics::serve(node.clone(), address)?;
     }
-    while !end.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(20));
+    // When nobody ends it, it stays until the last server has gone, but not for ever.
+    let mut done_for = Duration::ZERO;
+    while !end.load(Ordering::Relaxed) && done_for < DRAIN {
+        std::thread::sleep(LOOK);
+        let process = node.lock();
+        let (view, begun) = (process.coordinator.view(), process.coordinator.durable().begun);
+        match config.until_done && begun && view.workers.is_empty() {
+            true if view.servers.is_empty() => break,
+            true => done_for += LOOK,
+            false => done_for = Duration::ZERO,
+        }
     }
     node.close();
     Ok(())
@@ -444,10 +455,20 @@ pub fn serve(
     end: &AtomicBool,
 ) -> Result<(), ClusterError> {
     let node = start_server(config, registry, storage)?;
+    let mut begun = false;
     while !end.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(LOOK);
+        let server = node.lock();
+        let working = !server.server().view().workers.is_empty();
+        begun |= working;
+        if config.until_done && begun && !working {
+            break;
+        }
     }
-    node.step(|server, _| (Vec::new(), server.leave()));
+    node.step(|server, now| {
+        server.leave();
+        (server.tick(now), ())
+    });
     node.wait(DRAIN, |server| server.over().then_some(()));
     stop_server(&node);
     Ok(())
