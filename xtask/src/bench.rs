@@ -71,7 +71,7 @@ fn rivals<'a>(python: &str, groups: &[&'a str]) -> Vec<(&'static str, Vec<&'a st
     rivals
 }
 
-fn target_dir() -> std::path::PathBuf {
+pub fn target_dir() -> std::path::PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into)
 }
 

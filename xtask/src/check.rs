@@ -44,7 +44,7 @@ pub fn run() -> Result<()> {
 
 /// Each parser under libFuzzer for a while.
 pub fn fuzz(seconds: u64) -> Result<()> {
-    for target in ["npy", "npz", "safetensors", "graph", "idx", "csv", "libsvm", "trees", "wire"] {
+    for target in ["npy", "npz", "safetensors", "graph", "idx", "csv", "libsvm", "trees", "wire", "control"] {
         println!("== fuzz {target} for {seconds} s");
         let limit = format!("-max_total_time={seconds}");
         // The corpus in the repository stays small: what the fuzzer finds goes elsewhere.

@@ -1,6 +1,7 @@
 //! The project's own chores.
 
 mod bench;
+mod bench_cluster;
 mod check;
 mod golden;
 mod op_page;
@@ -16,6 +17,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   check                                  everything CI does
   golden [--dir PATH] [--only OP|FAMILY] expected values and gradients against ours
   bench [--rounds N] [GROUP ...]         ours and PyTorch in one sitting (THALWEG_PYTHON names its interpreter)
+  bench cluster [null|dense|sparse|delays] the parameter server, raw sockets, TensorFlow's (THALWEG_PYTHON)
   op-page                                write docs/ops.md from the list of ops
   simulate [--seed N | --from N --count N] the cluster under crashes, loss and pauses, without end
   tidy                                   layering, names, sizes and forbidden words
@@ -41,6 +43,7 @@ fn run() -> Result<()> {
             let dir = value(rest, "--dir").map_or_else(|| root().join("golden"), PathBuf::from);
             golden::run_all(&dir, value(rest, "--only"))
         }
+        Some((&"bench", ["cluster", parts @ ..])) => bench_cluster::run(parts),
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"op-page", [])) => op_page::write(),
         Some((&"simulate", rest)) => match value(rest, "--seed") {

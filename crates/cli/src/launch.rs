@@ -39,6 +39,9 @@ pub struct Args {
     /// Leave a worker that was killed dead; the others take over its slots.
     #[arg(long)]
     no_restart: bool,
+    /// Serve metrics for Prometheus at this address of this host, such as 127.0.0.1:9090.
+    #[arg(long)]
+    metrics: Option<String>,
     /// The program and its arguments.
     #[arg(last = true, required = true)]
     command: Vec<String>,
@@ -106,16 +109,23 @@ pub fn run(args: &Args) -> Result<()> {
     bail!("interrupted")
 }
 
-/// `thalweg status`.
-pub fn status(coordinator: &str) -> Result<()> {
+/// `thalweg status`, once or again every second.
+pub fn status(coordinator: &str, watch: bool) -> Result<()> {
     let get = |name: &str| match name {
         "THALWEG_ROLE" => Some("worker".to_owned()),
         "THALWEG_COORDINATOR" => Some(coordinator.to_owned()),
         "THALWEG_SECRET" => std::env::var(name).ok().or_else(|| Folder::secret_of(coordinator)),
         _ => std::env::var(name).ok(),
     };
-    process::ask_status(&Config::from(get)?)?.iter().for_each(|line| println!("{line}"));
-    Ok(())
+    let config = Config::from(get)?;
+    loop {
+        process::ask_status(&config)?.iter().for_each(|line| println!("{line}"));
+        if !watch {
+            return Ok(());
+        }
+        println!();
+        std::thread::sleep(Duration::from_secs(1));
+    }
 }
 
 /// `thalweg coordinate`: what `launch` starts, and what other launchers may start.
@@ -164,6 +174,7 @@ impl Launch<'_> {
             .env("THALWEG_REPLICAS", replicas.to_string())
             .env("THALWEG_STATE", self.folder.0.join("view"))
             .env("THALWEG_PARENT", std::process::id().to_string())
+            .envs(args.metrics.as_ref().map(|address| ("THALWEG_METRICS", address)))
             .stdin(Stdio::null());
         let child =
             command.spawn().with_context(|| format!("cannot start {:?} as {name}", command.get_program()))?;

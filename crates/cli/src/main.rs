@@ -126,6 +126,9 @@ enum Command {
         /// Where its coordinator listens: `thalweg launch` prints it.
         #[arg(env = "THALWEG_COORDINATOR")]
         coordinator: String,
+        /// Ask again every second.
+        #[arg(long)]
+        watch: bool,
     },
     /// Keep the membership of a cluster; everything is said by environment variables.
     Coordinate,
@@ -149,7 +152,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Launch(args) => launch::run(&args),
-        Command::Status { coordinator } => launch::status(&coordinator),
+        Command::Status { coordinator, watch } => launch::status(&coordinator, watch),
         Command::Coordinate => launch::coordinate(),
     };
     match outcome {

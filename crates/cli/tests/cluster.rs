@@ -14,10 +14,23 @@ fn counting() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "thalweg-cluster", "--example", "counting"]);
+        // Of the workspace, so that features and with them all that is built already are the same.
+        cargo.args(["build", "--quiet", "--workspace", "--example", "counting"]);
         assert!(cargo.status().unwrap().success());
         let tests = std::env::current_exe().unwrap();
         tests.parent().unwrap().parent().unwrap().join("examples/counting")
+    };
+    BUILT.get_or_init(build).clone()
+}
+
+/// The example that trains a net; built on first use.
+fn trains() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--workspace", "--example", "cluster"]);
+        assert!(cargo.status().unwrap().success());
+        counting().with_file_name("cluster")
     };
     BUILT.get_or_init(build).clone()
 }
@@ -31,8 +44,12 @@ struct Launched {
 
 impl Launched {
     fn new(options: &[&str], program: &[&str]) -> Self {
+        Self::of(counting(), options, program)
+    }
+
+    fn of(file: PathBuf, options: &[&str], program: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
-        command.arg("launch").args(options).arg("--").arg(counting()).args(program);
+        command.arg("launch").args(options).arg("--").arg(file).args(program);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (send, lines) = channel();
         let out = child.stdout.take().unwrap();
@@ -78,10 +95,15 @@ impl Launched {
     }
 
     /// The hashes that the workers printed at the end.
-    fn hashes(mut self) -> Vec<String> {
+    fn hashes(self) -> Vec<String> {
+        self.last("hash ")
+    }
+
+    /// The lines that begin so, of a run that has ended well.
+    fn last(mut self, begin: &str) -> Vec<String> {
         let status = self.child.wait().unwrap();
         self.seen.extend(self.lines.iter());
-        let hashes: Vec<String> = self.seen.iter().filter(|l| l.starts_with("hash ")).cloned().collect();
+        let hashes: Vec<String> = self.seen.iter().filter(|l| l.starts_with(begin)).cloned().collect();
         assert!(status.success() && !hashes.is_empty(), "{status}: {:?}", self.seen);
         assert_eq!(self.pids(""), [0; 0], "processes were left behind");
         hashes
@@ -155,6 +177,35 @@ fn a_primary_that_was_stopped_beyond_its_lease_does_no_harm_when_it_wakes() {
 }
 
 #[test]
+fn a_net_is_killed_with_all_its_processes_and_goes_on_elsewhere_to_the_same_bits() {
+    let folder = |name: &str| std::env::temp_dir().join(format!("thalweg-cli-{name}-{}", std::process::id()));
+    let (whole, killed) = (folder("whole"), folder("killed"));
+    // One process with four slots is the reference.
+    let output = Command::new(trains()).arg("--run").arg(&whole).env("THALWEG_SLOTS", "4").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let want: Vec<String> = text.lines().filter(|l| l.starts_with("weights ")).map(str::to_owned).collect();
+    assert_eq!(want.len(), 1, "{text}");
+
+    let program = ["--run", killed.to_str().unwrap()];
+    let mut run = Launched::of(trains(), &["--workers", "4", "--servers", "2"], &program);
+    let (end, manifest) = (Instant::now() + PATIENCE, killed.join("checkpoints/step-0000000010.json"));
+    while !manifest.exists() {
+        assert!(Instant::now() < end, "no checkpoint: {:?}", run.seen);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    while !run.pids("").is_empty() {
+        assert!(Instant::now() < end, "{:?} are left", run.pids(""));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let again = Launched::of(trains(), &["--workers", "2", "--servers", "3", "--slots", "4"], &program);
+    assert_eq!(again.last("weights "), want);
+    [whole, killed].iter().for_each(|f| std::fs::remove_dir_all(f).unwrap());
+}
+
+#[test]
 fn ssp_and_async_and_backup_runs_end() {
     for sync in ["ssp:3", "async", "backup:1"] {
         let mut run = Launched::new(&["--workers", "3", "--servers", "2", "--sync", sync], &["30", "5"]);
@@ -189,6 +240,27 @@ fn a_killed_launcher_takes_its_processes_along() {
 }
 
 #[test]
+fn mpirun_starts_a_cluster_by_its_numbers_alone() {
+    if !Command::new("mpirun").arg("--version").output().is_ok_and(|o| o.status.success()) {
+        assert!(std::env::var_os("CI").is_none(), "mpirun is missing, and CI must have it");
+        return println!("skipped: mpirun is not installed");
+    }
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let output = Command::new("mpirun")
+        .args(["--allow-run-as-root", "--oversubscribe", "-np", "5"])
+        .arg(counting())
+        .args(["20", "1"])
+        .env("THALWEG_COORDINATOR", format!("127.0.0.1:{port}"))
+        .env("THALWEG_SERVERS", "2")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let hashes: Vec<&str> = text.lines().filter(|l| l.starts_with("hash ")).collect();
+    assert_eq!(hashes, [alone("20", "2"); 2]);
+}
+
+#[test]
 fn status_names_every_process_and_a_wrong_secret_is_refused() {
     let mut run = Launched::new(&["--workers", "2", "--servers", "2"], &["100000", "10"]);
     run.until(step(0, 5));
@@ -203,6 +275,7 @@ fn status_names_every_process_and_a_wrong_secret_is_refused() {
         assert!(text.contains(name), "{text}");
     }
     assert!(text.contains("0:head") && text.contains("steps/s"), "{text}");
+    assert!(text.contains("staleness") && text.contains("waited") && text.contains(" MB"), "{text}");
     let wrong = status(Some("guess"));
     assert!(!wrong.status.success());
     let error = String::from_utf8(wrong.stderr).unwrap();

@@ -12,9 +12,10 @@ use crate::layout::{Layout, TableSpec};
 use crate::net::config::{Config, Part};
 use crate::net::node::Node;
 use crate::net::process::{self, WorkerProcess};
-use crate::rule::Registry;
+use crate::rule::{Registry, UpdateRule};
 use crate::session::{Event, Request};
 use crate::state::{Reads, Update, Wants};
+use crate::storage::Storage;
 use crate::sync::Sync;
 use crate::table::{Delta, Values, Want};
 
@@ -41,6 +42,17 @@ pub struct Cluster {
     registry: Registry,
     end: Arc<AtomicBool>,
     codec: Codec,
+    storage: Option<Storage>,
+}
+
+fn end_process(config: &Config, ended: Result<(), ClusterError>) -> ! {
+    match ended {
+        Ok(()) => std::process::exit(0),
+        Err(e) => {
+            eprintln!("{}: {e}", config.name);
+            std::process::exit(1)
+        }
+    }
 }
 
 /// What is to be computed: one part of the batch of one clock. The samples should be a function of
@@ -65,12 +77,17 @@ pub trait Program {
     /// What the step reads. By default all of every dense table.
     fn wants(&mut self, step: Step, tables: &[TableSpec]) -> Wants {
         let _ = step;
-        let dense = |t: &TableSpec| matches!(t, TableSpec::Dense { .. });
+        let dense = |t: &TableSpec| !matches!(t, TableSpec::Rows { .. });
         (0..).map(TableId).zip(tables).filter(|(_, t)| dense(t)).map(|(id, _)| (id, Want::Dense)).collect()
     }
 
     /// The change that the step makes to what it read.
     fn compute(&mut self, step: Step, pulled: &Pulled) -> Gradients;
+
+    /// What went wrong in the last step; it ends the run on this worker, and nothing is pushed.
+    fn problem(&mut self) -> Option<ClusterError> {
+        None
+    }
 }
 
 impl<F: FnMut(Step, &Pulled) -> Gradients> Program for F {
@@ -84,6 +101,8 @@ impl<F: FnMut(Step, &Pulled) -> Gradients> Program for F {
 pub struct Run {
     /// What [`Program::wants`] asks for after the last step.
     pub pulled: Pulled,
+    /// The slot on whose behalf that was read: of all workers at the end, one has the first.
+    pub slot: Slot,
     /// Steps computed here.
     pub steps: u64,
     /// Time spent waiting for others.
@@ -93,7 +112,8 @@ pub struct Run {
 }
 
 impl Cluster {
-    /// As the environment says. In a server or coordinator this does its work and ends the process.
+    /// As the environment says. A coordinator does its work here and ends the process; a server does so in
+    /// [`run`](Self::run), when it knows the program's tables and rules.
     pub fn from_env() -> Result<Self, ClusterError> {
         Self::with(Registry::default())
     }
@@ -101,23 +121,29 @@ impl Cluster {
     /// The same, with rules and functions of the program's own.
     pub fn with(registry: Registry) -> Result<Self, ClusterError> {
         let config = Config::from_env()?;
-        let ended = match config.part {
-            Part::Server => process::serve(&config, registry),
-            Part::Coordinator => process::coordinate(&config),
-            Part::Worker | Part::Alone => {
-                let alone = config.part == Part::Alone;
-                // A program of its own keeps its own signals.
-                let end = if alone { Arc::default() } else { process::ending(&config)? };
-                return Ok(Self { config, registry, end, codec: Codec::F32 });
-            }
-        };
-        match ended {
-            Ok(()) => std::process::exit(0),
-            Err(e) => {
-                eprintln!("{}: {e}", config.name);
-                std::process::exit(1)
-            }
+        if config.part == Part::Coordinator {
+            end_process(&config, process::coordinate(&config));
         }
+        // A program of its own keeps its own signals.
+        let end = if config.part == Part::Alone { Arc::default() } else { process::ending(&config)? };
+        Ok(Self { config, registry, end, codec: Codec::F32, storage: None })
+    }
+
+    /// Makes one more rule known.
+    pub fn with_rule(mut self, name: impl Into<String>, rule: impl UpdateRule + 'static) -> Self {
+        self.registry = self.registry.rule(name, rule);
+        self
+    }
+
+    /// Saves all shards at clock boundaries, and goes on from what was saved.
+    pub fn with_storage(mut self, storage: Storage) -> Self {
+        self.storage = Some(storage);
+        self
+    }
+
+    /// The rules and functions that it knows.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// The consistency.
@@ -125,12 +151,15 @@ impl Cluster {
         self.config.sync
     }
 
-    /// Another consistency, for a process alone; in a cluster all follow the environment.
+    /// Another consistency than the environment says; the same in all processes.
     pub fn with_sync(mut self, sync: Sync) -> Self {
-        if self.config.part == Part::Alone {
-            self.config.sync = sync;
-        }
+        self.config.sync = sync;
         self
+    }
+
+    /// Into how many parts the parameters are divided.
+    pub fn n_shards(&self) -> usize {
+        self.config.size.n_shards
     }
 
     /// Makes the gradients that this worker pushes to dense tables smaller.
@@ -162,7 +191,8 @@ impl Cluster {
         self.config.part == Part::Alone || self.config.name.ends_with("-0")
     }
 
-    /// Runs a program for so many clocks: until every slot has made them, whoever computed it.
+    /// Runs a program for so many clocks: until every slot has made them, whoever computed it. In a server this does
+    /// its work and ends the process.
     pub fn run(
         mut self,
         tables: &[TableSpec],
@@ -170,9 +200,13 @@ impl Cluster {
         mut program: impl Program,
     ) -> Result<Run, ClusterError> {
         let mut local = None;
+        if self.config.part == Part::Server {
+            let served = process::serve(&self.config, self.registry, self.storage, &self.end);
+            end_process(&self.config, served);
+        }
         if self.config.part == Part::Alone {
             let coordinator = process::start_coordinator(&mut self.config)?;
-            let server = process::start_server(&self.config, self.registry.clone())?;
+            let server = process::start_server(&self.config, self.registry.clone(), self.storage.take())?;
             local = Some((coordinator, server));
         }
         let layout = Layout::of(tables, self.config.size.n_shards);
@@ -196,7 +230,7 @@ impl Cluster {
         std::thread::sleep(Duration::from_millis(20));
         node.close();
         if let Some((coordinator, server)) = local {
-            server.close();
+            process::stop_server(&server);
             coordinator.close();
         }
         result
@@ -237,6 +271,7 @@ impl Work<'_> {
             let begin = Instant::now();
             let events = self.events()?;
             waited += begin.elapsed();
+            self.node.lock().waited = waited;
             for event in events {
                 match event {
                     Event::Gained { slot, clock } => {
@@ -258,7 +293,7 @@ impl Work<'_> {
                             self.pull(program, slot, clock);
                         } else {
                             steps += 1;
-                            self.step(program, slot, clock, &pulled);
+                            self.step(program, slot, clock, &pulled)?;
                         }
                     }
                     Event::Refused { refusal, .. } => return Err(refusal.into()),
@@ -270,8 +305,8 @@ impl Work<'_> {
                 }
             }
             if !owned.is_empty() && owned.keys().all(|slot| finished.contains_key(slot)) {
-                let (_, pulled) = finished.pop_first().expect("there is a slot");
-                return Ok(Run { pulled, steps, waited, elapsed: start.elapsed() });
+                let (slot, pulled) = finished.pop_first().expect("there is a slot");
+                return Ok(Run { pulled, slot, steps, waited, elapsed: start.elapsed() });
             }
             if self.end.load(Ordering::Relaxed) {
                 return Err(ClusterError::Interrupted { clock: owned.values().copied().min().unwrap_or(0) });
@@ -303,9 +338,18 @@ impl Work<'_> {
         self.call(slot, wants, requests);
     }
 
-    fn step(&mut self, program: &mut impl Program, slot: Slot, clock: Clock, pulled: &Pulled) {
+    fn step(
+        &mut self,
+        program: &mut impl Program,
+        slot: Slot,
+        clock: Clock,
+        pulled: &Pulled,
+    ) -> Result<(), ClusterError> {
         let step = Step { slot, n_slots: self.n_slots, clock };
         let gradients = program.compute(step, pulled);
+        if let Some(problem) = program.problem() {
+            return Err(problem);
+        }
         let wants = program.wants(Step { clock: clock + 1, ..step }, self.tables);
         let mut requests = self.divide(&wants);
         for (shard, request) in (0..).map(ShardId).zip(&mut requests) {
@@ -319,6 +363,7 @@ impl Work<'_> {
             request.push = Some(Arc::new(update));
         }
         self.call(slot, wants, requests);
+        Ok(())
     }
 
     fn call(&mut self, slot: Slot, wants: Wants, requests: Vec<Request>) {

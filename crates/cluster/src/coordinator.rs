@@ -160,7 +160,7 @@ impl Coordinator {
         let id = self.durable.next_id;
         self.durable.next_id += 1;
         self.first_join.get_or_insert(now);
-        let Join { role, nonce, name, address } = join;
+        let Join { role, nonce, name, address, restored } = join;
         let you = match role {
             Role::Server => Peer::Server(ServerId(id)),
             Role::Worker => Peer::Worker(SessionId(id)),
@@ -176,6 +176,9 @@ impl Coordinator {
             former.iter().for_each(|id| placement::remove_server(view, *id));
             view.workers.retain(|_, m| role == Role::Server || m.name != name);
             let member = Member { name, address, nonce, leaving: false, confirmed: false };
+            if view.shards.is_empty() && role == Role::Server {
+                view.restored = view.restored.max(restored);
+            }
             match role {
                 Role::Server => drop(view.servers.insert(ServerId(id), member)),
                 Role::Worker => drop(view.workers.insert(SessionId(id), member)),

@@ -1,5 +1,6 @@
 //! What can go wrong between processes.
 
+use thalweg_train::TrainError;
 use thiserror::Error;
 
 use crate::ids::{Clock, ShardId, TableId};
@@ -74,9 +75,37 @@ pub enum ClusterError {
         /// The shard.
         shard: ShardId,
     },
+    /// A parameter or slot that is not held as f32.
+    #[error("{name:?} is {got}; servers hold f32 parameters, and slots of f32 and f64")]
+    Dtype {
+        /// The parameter or slot.
+        name: String,
+        /// Its dtype.
+        got: String,
+    },
+    /// Clipping by the norm of all gradients, which lie on different servers.
+    #[error("no server sees the norm of all gradients: clip in the loss, or use clip_value")]
+    Clip,
+    /// Something of a trainer that has no meaning on a cluster.
+    #[error("{what} is not to be had on a cluster: {instead}")]
+    Unsupported {
+        /// What.
+        what: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
+    /// A net could not be trained, or its run not be written.
+    #[error(transparent)]
+    Train(#[from] Box<TrainError>),
     /// A shard refused a request that no retry can mend.
     #[error(transparent)]
     Refused(#[from] Refusal),
+}
+
+impl From<TrainError> for ClusterError {
+    fn from(error: TrainError) -> Self {
+        Self::Train(Box::new(error))
+    }
 }
 
 /// Why a shard refuses a request for good. These end a call; everything else is retried.

@@ -1,8 +1,10 @@
 //! Which parameter lies in which shard: a pure function of the tables' sizes.
 //!
 //! Dense tables are laid end to end and cut into parts of equal bytes, so that every shard carries the
-//! same load whatever the sizes of the tables. Rows go to shards by a hash of their number.
+//! same load whatever the sizes of the tables. Tables that must stay whole go one by one to the shard that
+//! has least. Rows go to shards by a hash of their number.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,6 +26,13 @@ pub enum TableSpec {
         /// What a push does.
         rule: Rule,
     },
+    /// The same, but never cut: its rule has to see all of it.
+    Whole {
+        /// The first values.
+        values: Values,
+        /// What a push does.
+        rule: Rule,
+    },
     /// Rows by number.
     Rows {
         /// Values per row.
@@ -39,7 +48,7 @@ impl TableSpec {
     fn dense_len(&self) -> usize {
         match self {
             TableSpec::Dense { values, .. } => values.len(),
-            TableSpec::Rows { .. } => 0,
+            TableSpec::Whole { .. } | TableSpec::Rows { .. } => 0,
         }
     }
 }
@@ -56,6 +65,7 @@ impl TableSpec {
 pub struct Layout {
     starts: Vec<usize>, // where each table begins when all lie end to end, and their end
     cuts: Vec<usize>,   // where each shard begins, and the end
+    whole: BTreeMap<TableId, (ShardId, usize)>, // where those lie that are not cut, and their lengths
 }
 
 impl Layout {
@@ -69,12 +79,27 @@ impl Layout {
         let total = *starts.last().expect("it begins with zero");
         let cut = |i: usize| (total * i / n_shards.max(1)).next_multiple_of(GRAIN).min(total);
         let cuts = (0..n_shards).map(cut).chain([total]).collect();
-        Self { starts, cuts }
+        Self { starts, cuts, whole: BTreeMap::new() }
     }
 
     /// For these tables.
     pub fn of(tables: &[TableSpec], n_shards: usize) -> Self {
-        Self::new(&tables.iter().map(TableSpec::dense_len).collect::<Vec<_>>(), n_shards)
+        let mut layout = Self::new(&tables.iter().map(TableSpec::dense_len).collect::<Vec<_>>(), n_shards);
+        let ids = (0..).map(TableId).zip(tables);
+        let mut whole: Vec<(TableId, usize)> =
+            ids.filter_map(|(id, t)| {
+                if let TableSpec::Whole { values, .. } = t { Some((id, values.len())) } else { None }
+            })
+            .collect();
+        // The largest first, each to the shard that has least: never more than 4/3 of the best (Graham 1969).
+        whole.sort_by_key(|(id, len)| (std::cmp::Reverse(*len), *id));
+        let mut load: Vec<usize> = layout.cuts.windows(2).map(|w| w[1] - w[0]).collect();
+        for (id, len) in whole {
+            let least = (0..load.len()).min_by_key(|i| (load[*i], *i)).unwrap_or(0);
+            load[least] += len;
+            layout.whole.insert(id, (ShardId(least as u32), len));
+        }
+        layout
     }
 
     /// How many shards there are.
@@ -84,6 +109,9 @@ impl Layout {
 
     /// The part of a dense table that lies in a shard, as positions in the table.
     pub fn range(&self, table: TableId, shard: ShardId) -> Range<usize> {
+        if let Some((home, len)) = self.whole.get(&table) {
+            return if *home == shard { 0..*len } else { 0..0 };
+        }
         let (start, end) = (self.starts[table.0 as usize], self.starts[table.0 as usize + 1]);
         let (from, to) = (self.cuts[shard.0 as usize], self.cuts[shard.0 as usize + 1]);
         let low = from.clamp(start, end);
@@ -100,7 +128,7 @@ impl Layout {
     /// What each shard has to create.
     pub fn parts(&self, tables: &[TableSpec]) -> Vec<Arc<Parts>> {
         let part = |shard, id: TableId, table: &TableSpec| match table {
-            TableSpec::Dense { values, rule } => {
+            TableSpec::Dense { values, rule } | TableSpec::Whole { values, rule } => {
                 let values = values[self.range(id, shard)].to_vec();
                 (PartSpec { form: Form::Dense { len: values.len() }, rule: rule.clone() }, Arc::new(values))
             }
@@ -137,6 +165,20 @@ mod tests {
                 }
                 assert!(covered.iter().all(|c| *c == 1), "seed {seed}: {lens:?} over {n_shards} shards");
             }
+        }
+    }
+
+    #[test]
+    fn a_whole_table_lies_in_one_shard_and_loads_stay_even() {
+        let table = |n: usize| TableSpec::Whole { values: Arc::new(vec![0.0; n]), rule: Rule::Add };
+        let tables: Vec<TableSpec> = [50, 10, 30, 20, 10].map(table).into();
+        let layout = Layout::of(&tables, 2);
+        let load = |shard| (0..5).map(|t| layout.range(TableId(t), ShardId(shard)).len()).sum::<usize>();
+        assert_eq!((load(0), load(1)), (60, 60));
+        for (i, n) in [50, 10, 30, 20, 10].into_iter().enumerate() {
+            let parts: Vec<usize> =
+                (0..2).map(|s| layout.range(TableId(i as u32), ShardId(s)).len()).collect();
+            assert!(parts == [n, 0] || parts == [0, n], "{parts:?}");
         }
     }
 

@@ -177,6 +177,8 @@ pub struct Join {
     pub name: String,
     /// Where others reach it, for servers.
     pub address: String,
+    /// The clock of the newest checkpoint that it sees, if the run is to go on from one.
+    pub restored: Option<Clock>,
 }
 
 /// A sign of life.
@@ -194,4 +196,19 @@ pub struct Heartbeat {
     pub waiting_for: String,
     /// How far it has come: the lowest clock of its slots or shards.
     pub clock: Clock,
+    /// What it has done so far.
+    pub counts: Counts,
+}
+
+/// What a process has done since it began, for people to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Bytes received.
+    pub received: u64,
+    /// Bytes sent.
+    pub sent: u64,
+    /// Time spent waiting for others.
+    pub waited: Duration,
+    /// By how many clocks the last read lagged behind what a round would have given.
+    pub staleness: Clock,
 }

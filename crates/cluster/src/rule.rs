@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use thalweg_runtime::{RunError, jit};
 use thalweg_tensor::Tensor;
 
-/// Turns values, gradient and state into new values, element by element or as a whole.
+/// Turns values, gradient and state into new values, element by element or as a whole. For an optimiser of
+/// the library or of one's own see [`by_optimizer`](crate::by_optimizer).
 ///
 /// A rule must be a function of its arguments: primary and replica run it each for themselves and have
 /// to come to the same bits.
@@ -16,9 +18,28 @@ pub trait UpdateRule: Send + std::marker::Sync {
         0
     }
 
+    /// What the state of so many parameters is at first.
+    fn first_state(&self, len: usize) -> Vec<f32> {
+        vec![0.0; self.state_per_value() * len]
+    }
+
     /// Writes the new values to `out`. `state` holds `state_per_value` arrays of the length of
     /// `value`, one after another. `step` counts from one.
     fn update(&self, step: u64, value: &[f32], grad: &[f32], state: &mut [f32], out: &mut [f32]);
+}
+
+impl<T: UpdateRule + ?Sized> UpdateRule for Arc<T> {
+    fn state_per_value(&self) -> usize {
+        T::state_per_value(self)
+    }
+
+    fn first_state(&self, len: usize) -> Vec<f32> {
+        T::first_state(self, len)
+    }
+
+    fn update(&self, step: u64, value: &[f32], grad: &[f32], state: &mut [f32], out: &mut [f32]) {
+        T::update(self, step, value, grad, state, out);
+    }
 }
 
 /// The rules and functions that a server's program knows by name.
@@ -38,7 +59,7 @@ impl Registry {
         self
     }
 
-    /// Makes an update known that is written with tensors: `(value, gradient) -> new value`.
+    /// Makes an update known that is written with tensors, `(value, gradient) -> new value`. It is compiled.
     ///
     /// ```
     /// use thalweg_cluster::Registry;
@@ -48,9 +69,11 @@ impl Registry {
     pub fn update(
         self,
         name: impl Into<String>,
-        f: impl Fn(Tensor, Tensor) -> Tensor + Send + std::marker::Sync + 'static,
+        f: impl Fn(Tensor, Tensor) -> Tensor + Send + 'static,
     ) -> Self {
-        self.rule(name, ByTensors(f))
+        let mut compiled = jit(move |(value, gradient): (Tensor, Tensor)| f(value, gradient));
+        let update = move |both| compiled.call(both);
+        self.rule(name, ByTensors(Mutex::new(Box::new(update))))
     }
 
     /// Makes a function known that `compute` may call.
@@ -145,12 +168,17 @@ impl UpdateRule for Adagrad {
     }
 }
 
-struct ByTensors<F>(F);
+type Compiled = dyn FnMut((Tensor, Tensor)) -> Result<Tensor, RunError> + Send;
 
-impl<F: Fn(Tensor, Tensor) -> Tensor + Send + std::marker::Sync> UpdateRule for ByTensors<F> {
+/// One copy of the compiled function serves all tables of the process; it keeps nothing between calls.
+struct ByTensors(Mutex<Box<Compiled>>);
+
+impl UpdateRule for ByTensors {
     fn update(&self, _step: u64, value: &[f32], grad: &[f32], _state: &mut [f32], out: &mut [f32]) {
         let n = value.len();
-        let new = (self.0)(Tensor::from_slice(value, [n]), Tensor::from_slice(grad, [n]));
+        let both = (Tensor::from_slice(value, [n]), Tensor::from_slice(grad, [n]));
+        let mut compiled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = compiled(both).unwrap_or_else(|e| panic!("update: {e}"));
         out.copy_from_slice(&new.to_vec::<f32>());
     }
 }

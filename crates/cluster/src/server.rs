@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::ids::{Clock, Epoch, Peer, ServerId, ShardId};
-use crate::message::{Answer, Call, Heartbeat, Join, Message, Outcome, Outgoing, Role, Time};
+use crate::message::{Answer, Call, Counts, Heartbeat, Join, Message, Outcome, Outgoing, Role, Time};
 use crate::replica::Replica;
 use crate::state::{Plan, Snapshot, State};
 use crate::view::{Lease, Timing, View};
@@ -30,6 +30,7 @@ pub struct Server {
     next_heartbeat: Time,
     next_repeat: Time,
     snapshots: Vec<(ShardId, Snapshot)>,
+    counts: Counts,
     early: VecDeque<(Peer, Message)>, // of views that are not known here yet
 }
 
@@ -54,6 +55,7 @@ impl Server {
             next_heartbeat: Time::ZERO,
             next_repeat: Time::ZERO,
             snapshots: Vec::new(),
+            counts: Counts::default(),
             early: VecDeque::new(),
         }
     }
@@ -234,6 +236,7 @@ impl Server {
             leaving: self.leaving,
             waiting_for: self.waiting_for(),
             clock: self.replicas().filter_map(|(_, r)| Some(r.state()?.version())).min().unwrap_or(0),
+            counts: self.counts,
         };
         out.push((Peer::Coordinator, Message::Heartbeat(heartbeat)));
     }
@@ -268,6 +271,11 @@ impl Server {
     /// The snapshots that were completed since the last time.
     pub fn take_snapshots(&mut self) -> Vec<(ShardId, Snapshot)> {
         std::mem::take(&mut self.snapshots)
+    }
+
+    /// What this process has done so far, to be told with the next sign of life.
+    pub fn count(&mut self, counts: Counts) {
+        self.counts = counts;
     }
 
     /// The random number of this life.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::error::{ClusterError, Refusal};
 use crate::ids::{CallId, Clock, Peer, SessionId, ShardId, Slot};
-use crate::message::{Answer, Call, Done, Heartbeat, Join, Message, Outcome, Outgoing, Role, Time};
+use crate::message::{Answer, Call, Counts, Done, Heartbeat, Join, Message, Outcome, Outgoing, Role, Time};
 use crate::state::{Parts, Pushed, Reads, Update, Wants};
 use crate::sync::Sync;
 use crate::view::{Timing, View};
@@ -78,6 +78,7 @@ pub struct Session {
     next_heartbeat: Time,
     leaving: bool,
     ended: bool,
+    counts: Counts,
 }
 
 /// A slot's call under way.
@@ -123,6 +124,7 @@ impl Session {
             next_heartbeat: Time::ZERO,
             leaving: false,
             ended: false,
+            counts: Counts::default(),
         }
     }
 
@@ -232,6 +234,10 @@ impl Session {
             Outcome::Done(done) => {
                 call.answer = Some(done);
                 if progress.calls.iter().all(|c| c.answer.is_some()) {
+                    let oldest = progress.calls.iter().filter_map(|c| Some(c.answer.as_ref()?.version)).min();
+                    let read =
+                        progress.clock + Clock::from(progress.calls.iter().any(|c| c.request.push.is_some()));
+                    self.counts.staleness = read.saturating_sub(oldest.unwrap_or(read));
                     events.push(finish(slot, progress, self.sync));
                 }
             }
@@ -290,6 +296,7 @@ impl Session {
                 leaving: self.leaving,
                 waiting_for: self.waiting_for(),
                 clock: self.slots.values().map(|p| p.clock).min().unwrap_or(0),
+                counts: self.counts,
             }),
         };
         out.push((Peer::Coordinator, message));
@@ -317,6 +324,11 @@ impl Session {
             }
         }
         names.join("; ")
+    }
+
+    /// What this process has done so far, to be told with the next sign of life. The staleness is the session's own.
+    pub fn count(&mut self, counts: Counts) {
+        self.counts = Counts { staleness: self.counts.staleness, ..counts };
     }
 
     /// The random number of this life.

@@ -60,6 +60,28 @@ impl Sync {
     }
 }
 
+impl Sync {
+    /// What the program's argument `--sync MODE` says, or else the environment (`thalweg launch --sync`), or else BSP.
+    pub fn from_args() -> Result<Self, ClusterError> {
+        Self::from_words(std::env::args(), std::env::var("THALWEG_SYNC").ok())
+    }
+
+    fn from_words(
+        words: impl IntoIterator<Item = String>,
+        environment: Option<String>,
+    ) -> Result<Self, ClusterError> {
+        let mut words = words.into_iter();
+        while let Some(word) = words.next() {
+            match word.strip_prefix("--sync") {
+                Some("") => return words.next().unwrap_or_default().parse(),
+                Some(value) if value.starts_with('=') => return value[1..].parse(),
+                _ => {}
+            }
+        }
+        environment.map_or(Ok(Sync::Bsp), |text| text.parse())
+    }
+}
+
 impl FromStr for Sync {
     type Err = ClusterError;
 
@@ -96,6 +118,18 @@ mod tests {
         for sync in [Sync::Bsp, Sync::Ssp(7), Sync::Async, Sync::Backup(2)] {
             assert_eq!(sync.to_string().parse::<Sync>().unwrap(), sync);
         }
+    }
+
+    #[test]
+    fn the_argument_comes_before_the_environment() {
+        let from = |words: &str, env: Option<&str>| {
+            Sync::from_words(words.split_whitespace().map(str::to_owned), env.map(str::to_owned)).ok()
+        };
+        assert_eq!(from("program --sync ssp:3", Some("async")), Some(Sync::Ssp(3)));
+        assert_eq!(from("program --sync=backup:1 x", None), Some(Sync::Backup(1)));
+        assert_eq!(from("program", Some("async")), Some(Sync::Async));
+        assert_eq!(from("program", None), Some(Sync::Bsp));
+        assert_eq!(from("program --sync", None), None);
     }
 
     #[test]

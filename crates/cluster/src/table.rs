@@ -149,11 +149,9 @@ impl Table {
             return Err(Refusal::UnknownRule { table, rule });
         };
         let body = match spec.form {
-            Form::Dense { len } if len == values.len() => Body::Dense {
-                values: values.clone(),
-                state: Arc::new(vec![0.0; rule.state_per_value() * len]),
-                previous: None,
-            },
+            Form::Dense { len } if len == values.len() => {
+                Body::Dense { values: values.clone(), state: Arc::new(rule.first_state(len)), previous: None }
+            }
             Form::Rows { .. } if values.is_empty() => {
                 Body::Rows { rows: BTreeMap::new(), previous: BTreeMap::new() }
             }
@@ -204,7 +202,7 @@ impl Table {
                         Some(row) => row.to_vec(),
                         None => {
                             let mut row = init.row(key, width);
-                            row.resize(width * (1 + rule.state_per_value()), 0.0);
+                            row.extend(rule.first_state(width));
                             row
                         }
                     };
@@ -295,10 +293,10 @@ impl Table {
             return Self::new(table, spec, &Values::default(), registry)?.with_rows(table, contents);
         };
         let mut new = Self::new(table, spec, first, registry)?;
-        let per_value = new.rule.state_per_value();
+        let state_len = new.rule.first_state(len).len();
         match contents {
             Contents::Dense { values, state, previous }
-                if state.len() == per_value * len && previous.as_ref().is_none_or(|p| p.len() == len) =>
+                if state.len() == state_len && previous.as_ref().is_none_or(|p| p.len() == len) =>
             {
                 new.body = Body::Dense { values, state, previous };
                 Ok(new)
@@ -311,7 +309,7 @@ impl Table {
         let Form::Rows { width, .. } = self.spec.form else {
             return Err(form(table, &self.spec, "rows".into()));
         };
-        let len = width * (1 + self.rule.state_per_value());
+        let len = width + self.rule.first_state(width).len();
         match contents {
             Contents::Rows { rows, previous }
                 if rows.values().chain(previous.values().flatten()).all(|row| row.len() == len) =>

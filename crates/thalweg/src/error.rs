@@ -1,5 +1,6 @@
 //! The one error type of user programs.
 
+use thalweg_cluster::ClusterError;
 use thalweg_data::DataError;
 use thalweg_formats::FormatError;
 use thalweg_nn::{Mismatch, NnError};
@@ -43,6 +44,9 @@ pub enum Error {
     /// A run directory could not be used.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// A cluster could not be joined, or a run on it failed.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// A path whose ending names no format we know.
     #[error("{path}: unknown ending (use .npy, .npz or .safetensors)")]
     Ending {

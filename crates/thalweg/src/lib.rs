@@ -20,6 +20,7 @@ pub use error::{Error, Result};
 pub use files::{Weights, load, load_npy, save, save_npy};
 pub use graph_file::{load_graph, save_graph};
 
+pub use thalweg_cluster as cluster;
 pub use thalweg_data as data;
 pub use thalweg_train as train;
 
@@ -39,6 +40,7 @@ pub use thalweg_tensor::*;
 
 /// What most programs use.
 pub mod prelude {
+    pub use crate::cluster::{Cluster, OnCluster, Sync};
     pub use crate::data::Dataset;
     pub use crate::ops::CustomOp;
     pub use crate::train::{Callback, Epochs, Progress, Steps, Trainer};

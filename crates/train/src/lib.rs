@@ -19,7 +19,8 @@ mod summary;
 mod trainer;
 
 pub use checkpoint::{
-    Best, CheckpointInfo, Checkpoints, Keep, Loaded, Snapshot, inspect, load_best, load_latest,
+    Best, CheckpointInfo, Checkpoints, Keep, Loaded, ShardParts, Snapshot, inspect, load_best, load_latest,
+    save_shard,
 };
 pub use error::TrainError;
 pub use metrics::{Line, Metrics};
@@ -27,5 +28,6 @@ pub use report::report;
 pub use run::Run;
 pub use summary::{RunSummary, compare, list, table};
 pub use trainer::{
-    Callback, Ended, Epochs, Fitted, Progress, Span, Steps, Trainer, VALIDATION_LOSS, weights_hash,
+    Callback, Ended, Epochs, Fitted, Parts, Passes, Progress, Span, State, Steps, Trainer, VALIDATION_LOSS,
+    weights_hash,
 };

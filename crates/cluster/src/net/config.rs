@@ -14,7 +14,13 @@
 //! | `THALWEG_SYNC` | `bsp`, `ssp:S`, `async`, `backup:B` | `bsp` |
 //! | `THALWEG_STATE` | the coordinator's file | none |
 //! | `THALWEG_LEASE_MS` | how long silence is borne | 300 |
+//! | `THALWEG_METRICS` | where the coordinator serves metrics for Prometheus | nowhere |
 //! | `THALWEG_PARENT` | the process without which this one ends | none |
+//!
+//! Under mpirun, Slurm or any other launcher that numbers its processes, only `THALWEG_COORDINATOR` and
+//! `THALWEG_SERVERS` need be said: the first process is the coordinator, the next ones are servers, the others workers,
+//! and coordinator and servers end when the workers are done.
+//! `mpirun -np 7 -x THALWEG_COORDINATOR=127.0.0.1:7700 -x THALWEG_SERVERS=2 program` runs four workers.
 
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
@@ -61,6 +67,10 @@ pub struct Config {
     pub state: Option<PathBuf>,
     /// Leases and heartbeats.
     pub timing: Timing,
+    /// Whether coordinator and servers end when the workers are done, since nobody ends them.
+    pub until_done: bool,
+    /// Where the coordinator serves metrics.
+    pub metrics: Option<String>,
     /// The process without which this one ends.
     pub parent: Option<u32>,
 }
@@ -73,7 +83,9 @@ impl Config {
 
     /// From any source of variables.
     pub fn from(get: impl Fn(&str) -> Option<String>) -> Result<Self, ClusterError> {
-        let part = match get("THALWEG_ROLE").as_deref() {
+        let numbered = Numbered::find(&get)?;
+        let told = get("THALWEG_ROLE").or_else(|| numbered.as_ref().map(|n| n.role.to_owned()));
+        let part = match told.as_deref() {
             None => Part::Alone,
             Some("worker") => Part::Worker,
             Some("server") => Part::Server,
@@ -85,7 +97,7 @@ impl Config {
             (_, Some(address)) => address,
             (_, None) => return Err(bad("THALWEG_COORDINATOR", "", "the coordinator's host:port")),
         };
-        let n_workers = number(&get, "THALWEG_WORKERS", 1)?;
+        let n_workers = number(&get, "THALWEG_WORKERS", numbered.as_ref().map_or(1, |n| n.n_workers))?;
         let n_servers = number(&get, "THALWEG_SERVERS", 1)?;
         let size = Size {
             n_servers,
@@ -101,17 +113,20 @@ impl Config {
             retry: Duration::from_secs(1),
             ..Timing::default()
         };
-        let role = get("THALWEG_ROLE").unwrap_or_else(|| "alone".into());
+        let role = told.unwrap_or_else(|| "alone".into());
+        let index = numbered.as_ref().map_or(std::process::id() as usize, |n| n.index);
         let config = Self {
             part,
             coordinator,
-            name: get("THALWEG_NAME").unwrap_or_else(|| format!("{role}-{}", std::process::id())),
+            name: get("THALWEG_NAME").unwrap_or_else(|| format!("{role}-{index}")),
             secret: get("THALWEG_SECRET").map(Secret::new).unwrap_or_default(),
             bind: get("THALWEG_BIND").unwrap_or_else(|| "127.0.0.1".into()),
             size,
             sync: get("THALWEG_SYNC").map_or(Ok(Sync::Bsp), |s| s.parse())?,
             state: get("THALWEG_STATE").map(PathBuf::from),
             timing,
+            until_done: numbered.is_some(),
+            metrics: get("THALWEG_METRICS"),
             parent: get("THALWEG_PARENT").map(|p| parse("THALWEG_PARENT", &p)).transpose()?,
         };
         Ok(config)
@@ -126,6 +141,44 @@ impl Config {
             return Err(ClusterError::Open { address: address.to_owned() });
         }
         TcpListener::bind(&resolved[..]).map_err(failed)
+    }
+}
+
+/// The place of a process among those that a launcher has numbered.
+struct Numbered {
+    role: &'static str,
+    index: usize,
+    n_workers: usize,
+}
+
+impl Numbered {
+    /// How launchers call a process's number and how many there are.
+    const LAUNCHERS: [[&str; 2]; 3] = [
+        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
+        ["PMI_RANK", "PMI_SIZE"],
+        ["SLURM_PROCID", "SLURM_NTASKS"],
+    ];
+
+    /// `None` without a coordinator's address: a program in such a job that knows of no cluster is alone.
+    fn find(get: &impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ClusterError> {
+        if get("THALWEG_ROLE").is_some() || get("THALWEG_COORDINATOR").is_none() {
+            return Ok(None);
+        }
+        let named =
+            Self::LAUNCHERS.iter().find_map(|[rank, size]| Some((rank, get(rank)?, size, get(size)?)));
+        let Some((rank_name, rank, size_name, size_text)) = named else { return Ok(None) };
+        let (rank, size): (usize, usize) = (parse(rank_name, &rank)?, parse(size_name, &size_text)?);
+        let n_servers = number(get, "THALWEG_SERVERS", 1)?;
+        let Some(n_workers) = size.checked_sub(1 + n_servers).filter(|n| *n > 0) else {
+            let want = format!("at least {}: a coordinator, {n_servers} servers and a worker", n_servers + 2);
+            return Err(bad(size_name, &size_text, &want));
+        };
+        let (role, index) = match rank {
+            0 => ("coordinator", 0),
+            r if r <= n_servers => ("server", r - 1),
+            r => ("worker", r - 1 - n_servers),
+        };
+        Ok(Some(Self { role, index, n_workers }))
     }
 }
 
@@ -157,6 +210,23 @@ mod tests {
     fn nothing_said_is_a_process_alone() {
         let c = config(&[]).unwrap();
         assert_eq!((c.part, c.sync, c.size.n_slots, c.size.replicas), (Part::Alone, Sync::Bsp, 1, 1));
+    }
+
+    #[test]
+    fn who_is_numbered_by_a_launcher_knows_its_part() {
+        let place = |rank: &str| {
+            let common = [("THALWEG_COORDINATOR", "h:1"), ("THALWEG_SERVERS", "2")];
+            let mpi = [("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", "6")];
+            let c = config(&[&common[..], &mpi[..]].concat()).unwrap();
+            (c.part, c.name, c.size.n_workers, c.until_done)
+        };
+        assert_eq!(place("0"), (Part::Coordinator, "coordinator-0".into(), 3, true));
+        assert_eq!(place("2"), (Part::Server, "server-1".into(), 3, true));
+        assert_eq!(place("5"), (Part::Worker, "worker-2".into(), 3, true));
+        let alone = config(&[("SLURM_PROCID", "3"), ("SLURM_NTASKS", "4")]).unwrap();
+        assert_eq!((alone.part, alone.until_done), (Part::Alone, false));
+        let few = [("THALWEG_COORDINATOR", "h:1"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")];
+        assert!(config(&few).unwrap_err().to_string().contains("at least 3"));
     }
 
     #[test]

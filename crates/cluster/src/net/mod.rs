@@ -2,5 +2,6 @@
 
 pub mod config;
 pub mod handshake;
+mod metrics;
 pub mod node;
 pub mod process;

@@ -33,6 +33,10 @@ pub trait Machine: Send + 'static {
     fn tick(&mut self, now: Time) -> Vec<Outgoing>;
     /// The connection to a peer broke a moment ago.
     fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing>;
+    /// Bytes received and sent so far, told before each tick.
+    fn count(&mut self, received: u64, sent: u64) {
+        let _ = (received, sent);
+    }
     /// Who it is.
     fn me(&self) -> Peer;
     /// Where a server listens, as far as it knows.
@@ -193,7 +197,9 @@ impl<M: Machine> Node<M> {
                 let due: Vec<(Peer, Instant)> = due;
                 due.into_iter().map(|(peer, _)| peer).collect()
             };
+            let [received, sent] = self.traffic();
             self.step(|machine, now| {
+                machine.count(received, sent);
                 let mut out = machine.tick(now);
                 due.into_iter().for_each(|peer| out.extend(machine.reconnected(peer, now)));
                 (out, ())

@@ -12,14 +12,17 @@ use super::node::{Machine, Node};
 use crate::coordinator::{Coordinator, Durable};
 use crate::error::ClusterError;
 use crate::ids::{Clock, Peer, ServerId};
-use crate::message::{Join, Message, Outgoing, Role, Time};
+use crate::message::{Counts, Join, Message, Outgoing, Role, Time};
 use crate::rule::Registry;
-use crate::server::Server;
+use crate::server::{Server, Source};
 use crate::session::{Event, Session};
 use crate::state::{Parts, Plan};
+use crate::storage::{Saver, Storage};
 use crate::view::View;
 use crate::wire::{Reader, Wire, Writer};
 
+/// Between two looks at whether to end.
+const LOOK: Duration = Duration::from_millis(20);
 /// How long a server that was asked to end may take to hand over its shards.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -34,8 +37,10 @@ pub struct CoordinatorProcess {
 struct Told {
     waiting_for: String,
     clock: Clock,
+    counts: Counts,
     at: Time,
     since: (Time, Clock), // for the speed
+    began: Time,
 }
 
 impl Machine for CoordinatorProcess {
@@ -46,10 +51,13 @@ impl Machine for CoordinatorProcess {
                 let told = self.told.entry(from).or_insert_with(|| Told {
                     waiting_for: String::new(),
                     clock: h.clock,
+                    counts: h.counts,
                     at: now,
                     since: (now, h.clock),
+                    began: now,
                 });
                 (told.waiting_for, told.clock, told.at) = (h.waiting_for.clone(), h.clock, now);
+                told.counts = h.counts;
             }
             _ => {}
         }
@@ -126,14 +134,58 @@ impl CoordinatorProcess {
             let speed = (told.clock.saturating_sub(clock)) as f64 / (now - since).as_secs_f64().max(1e-3);
             told.since = (now, told.clock);
             let waits = if told.waiting_for.is_empty() { "works" } else { &told.waiting_for };
+            let Counts { received, sent, waited, staleness } = told.counts;
+            let idle = match peer {
+                Peer::Worker(_) => {
+                    let lived = (now - told.began).as_secs_f64().max(1e-3);
+                    let share = (100.0 * waited.as_secs_f64() / lived).min(100.0);
+                    format!("staleness {staleness}, waited {:.1} s ({share:.0} %), ", waited.as_secs_f64())
+                }
+                _ => String::new(),
+            };
+            let (received, sent) = (received as f64 / 1e6, sent as f64 / 1e6);
             lines.push(format!(
-                "{}: {holds}, clock {}, {speed:.1} steps/s, heard of {:.0} ms ago, {waits}",
+                "{}: {holds}, clock {}, {speed:.1} steps/s, {idle}received {received:.1} MB, sent {sent:.1} MB, \
+                 heard of {:.0} ms ago, {waits}",
                 member.name,
                 told.clock,
                 (now - told.at).as_secs_f64() * 1e3
             ));
         }
         lines
+    }
+}
+
+impl CoordinatorProcess {
+    /// The same for Prometheus, in its text format.
+    pub fn metrics(&self, now: Time) -> String {
+        let view = self.coordinator.view();
+        let mut text = String::new();
+        let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), &m.name, "server"));
+        let workers = view.workers.iter().map(|(id, m)| (Peer::Worker(*id), &m.name, "worker"));
+        let members: Vec<_> = servers.chain(workers).collect();
+        type Value = fn(&Told, Time) -> f64;
+        let families: [(&str, &str, &str, Value); 6] = [
+            ("clock", "gauge", "Lowest clock of its slots or shards.", |t, _| t.clock as f64),
+            ("staleness", "gauge", "Clocks by which its last read lagged.", |t, _| t.counts.staleness as f64),
+            ("received_bytes_total", "counter", "Bytes received.", |t, _| t.counts.received as f64),
+            ("sent_bytes_total", "counter", "Bytes sent.", |t, _| t.counts.sent as f64),
+            ("waited_seconds_total", "counter", "Time spent waiting.", |t, _| t.counts.waited.as_secs_f64()),
+            ("silence_seconds", "gauge", "Since it was last heard of.", |t, now| (now - t.at).as_secs_f64()),
+        ];
+        text += "# HELP thalweg_epoch Number of the view.\n# TYPE thalweg_epoch gauge\n";
+        text += &format!("thalweg_epoch {}\n", view.epoch.0);
+        for (name, kind, help, value) in families {
+            text += &format!("# HELP thalweg_{name} {help}\n# TYPE thalweg_{name} {kind}\n");
+            for (peer, process, role) in &members {
+                if let Some(told) = self.told.get(peer) {
+                    let process = process.replace(['\\', '"', '\n'], "_");
+                    let labels = format!("process=\"{process}\",role=\"{role}\"");
+                    text += &format!("thalweg_{name}{{{labels}}} {}\n", value(told, now));
+                }
+            }
+        }
+        text
     }
 }
 
@@ -185,24 +237,45 @@ pub struct ServerProcess {
     config: Config,
     address: String,
     leaving: bool,
+    storage: Option<Storage>,
+    saver: Option<Saver>,
 }
 
 impl ServerProcess {
     /// A server that others reach at this address.
-    pub fn new(config: &Config, registry: Registry, address: String) -> Self {
-        let plan = Arc::new(Plan { registry, ..Plan::new(config.sync, config.size.n_slots) });
-        let server = Self::life(&plan, config, &address);
-        Self { server, plan, config: config.clone(), address, leaving: false }
+    pub fn new(config: &Config, registry: Registry, storage: Option<Storage>, address: String) -> Self {
+        let snapshot_every = storage.as_ref().map(|s| s.every);
+        let plan = Plan { registry, snapshot_every, ..Plan::new(config.sync, config.size.n_slots) };
+        let plan = Arc::new(plan);
+        let server = Self::life(&plan, config, storage.as_ref(), &address);
+        let saver = storage.as_ref().map(|s| Saver::new(&config.name, s.save.clone()));
+        Self { server, plan, config: config.clone(), address, leaving: false, storage, saver }
     }
 
-    fn life(plan: &Arc<Plan>, config: &Config, address: &str) -> Server {
-        let join = join(Role::Server, &config.name, address);
-        Server::new(plan.clone(), config.timing, join, Arc::new(|_, _| None))
+    fn life(plan: &Arc<Plan>, config: &Config, storage: Option<&Storage>, address: &str) -> Server {
+        let join = join(Role::Server, &config.name, address, storage.and_then(|s| s.restored));
+        let source = storage.map_or_else(|| -> Source { Arc::new(|_, _| None) }, |s| s.load.clone());
+        Server::new(plan.clone(), config.timing, join, source)
+    }
+
+    /// The first of each chain saves its shard.
+    fn save(&mut self) {
+        for (shard, snapshot) in self.server.take_snapshots() {
+            let heads = self.server.id().is_some() && self.server.view().head(shard) == self.server.id();
+            if let Some(saver) = self.saver.as_ref().filter(|_| heads) {
+                saver.add(shard, snapshot);
+            }
+        }
+    }
+
+    /// What saves; to be waited for outside of the machine's lock.
+    pub(crate) fn take_saver(&mut self) -> Option<Saver> {
+        self.saver.take()
     }
 
     fn reborn(&mut self) {
         if self.server.expelled() && !self.leaving {
-            self.server = Self::life(&self.plan, &self.config, &self.address);
+            self.server = Self::life(&self.plan, &self.config, self.storage.as_ref(), &self.address);
         }
     }
 
@@ -221,12 +294,17 @@ impl ServerProcess {
 impl Machine for ServerProcess {
     fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
         let out = self.server.handle(from, message, now);
+        self.save();
         self.reborn();
         out
     }
 
     fn tick(&mut self, now: Time) -> Vec<Outgoing> {
         self.server.tick(now)
+    }
+
+    fn count(&mut self, received: u64, sent: u64) {
+        self.server.count(Counts { received, sent, ..Counts::default() });
     }
 
     fn reconnected(&mut self, _peer: Peer, now: Time) -> Vec<Outgoing> {
@@ -256,17 +334,26 @@ pub struct WorkerProcess {
     events: Vec<Event>,
     /// When the coordinator last said anything.
     pub heard: Time,
+    /// Time spent waiting for others.
+    pub waited: Duration,
 }
 
 impl WorkerProcess {
     /// A worker with these tables, by shard.
     pub fn new(config: &Config, tables: Vec<Arc<Parts>>) -> Self {
         let session = Self::life(config, &tables);
-        Self { session, config: config.clone(), tables, events: Vec::new(), heard: Time::ZERO }
+        Self {
+            session,
+            config: config.clone(),
+            tables,
+            events: Vec::new(),
+            heard: Time::ZERO,
+            waited: Duration::ZERO,
+        }
     }
 
     fn life(config: &Config, tables: &[Arc<Parts>]) -> Session {
-        Session::new(config.sync, config.timing, join(Role::Worker, &config.name, ""), tables.to_vec())
+        Session::new(config.sync, config.timing, join(Role::Worker, &config.name, "", None), tables.to_vec())
     }
 
     /// Begins a new session after the old one was ended by the coordinator.
@@ -299,6 +386,10 @@ impl Machine for WorkerProcess {
         self.session.tick(now)
     }
 
+    fn count(&mut self, received: u64, sent: u64) {
+        self.session.count(Counts { received, sent, waited: self.waited, staleness: 0 });
+    }
+
     fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing> {
         self.session.reconnected(peer, now)
     }
@@ -316,9 +407,9 @@ impl Machine for WorkerProcess {
     }
 }
 
-fn join(role: Role, name: &str, address: &str) -> Join {
+fn join(role: Role, name: &str, address: &str, restored: Option<Clock>) -> Join {
     let nonce = u64::from_le_bytes(random());
-    Join { role, nonce, name: name.to_owned(), address: address.to_owned() }
+    Join { role, nonce, name: name.to_owned(), address: address.to_owned(), restored }
 }
 
 /// Runs the coordinator until the process is asked to end.
@@ -327,8 +418,20 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
     let listener = config.listen(&config.coordinator)?;
     let node = Node::new(CoordinatorProcess::new(config)?, config.coordinator.clone(), config.secret.clone());
     node.listen(listener);
-    while !end.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(20));
+    if let Some(address) = &config.metrics {
+        super::metrics::serve(node.clone(), address)?;
+    }
+    // When nobody ends it, it stays until the last server has gone, but not for ever.
+    let mut done_for = Duration::ZERO;
+    while !end.load(Ordering::Relaxed) && done_for < DRAIN {
+        std::thread::sleep(LOOK);
+        let process = node.lock();
+        let (view, begun) = (process.coordinator.view(), process.coordinator.durable().begun);
+        match config.until_done && begun && view.workers.is_empty() {
+            true if view.servers.is_empty() => break,
+            true => done_for += LOOK,
+            false => done_for = Duration::ZERO,
+        }
     }
     node.close();
     Ok(())
@@ -345,24 +448,51 @@ pub fn start_coordinator(config: &mut Config) -> Result<Node<CoordinatorProcess>
 }
 
 /// Runs a server until the process is asked to end; then it hands over its shards first.
-pub fn serve(config: &Config, registry: Registry) -> Result<(), ClusterError> {
-    let end = ending(config)?;
-    let node = start_server(config, registry)?;
+pub fn serve(
+    config: &Config,
+    registry: Registry,
+    storage: Option<Storage>,
+    end: &AtomicBool,
+) -> Result<(), ClusterError> {
+    let node = start_server(config, registry, storage)?;
+    let mut begun = false;
     while !end.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(LOOK);
+        let server = node.lock();
+        let working = !server.server().view().workers.is_empty();
+        begun |= working;
+        if config.until_done && begun && !working {
+            break;
+        }
     }
-    node.step(|server, _| (Vec::new(), server.leave()));
+    node.step(|server, now| {
+        server.leave();
+        (server.tick(now), ())
+    });
     node.wait(DRAIN, |server| server.over().then_some(()));
-    node.close();
+    stop_server(&node);
     Ok(())
 }
 
+/// Ends a server when everything that it was to save is saved.
+pub fn stop_server(node: &Node<ServerProcess>) {
+    let saver = node.lock().take_saver();
+    if let Some(mut saver) = saver {
+        saver.finish();
+    }
+    node.close();
+}
+
 /// Starts a server's threads.
-pub fn start_server(config: &Config, registry: Registry) -> Result<Node<ServerProcess>, ClusterError> {
+pub fn start_server(
+    config: &Config,
+    registry: Registry,
+    storage: Option<Storage>,
+) -> Result<Node<ServerProcess>, ClusterError> {
     let listener = config.listen(&format!("{}:0", config.bind))?;
     let failed = |source| ClusterError::Listen { address: config.bind.clone(), source };
     let address = listener.local_addr().map_err(failed)?.to_string();
-    let server = ServerProcess::new(config, registry, address);
+    let server = ServerProcess::new(config, registry, storage, address);
     let node = Node::new(server, config.coordinator.clone(), config.secret.clone());
     node.listen(listener);
     Ok(node)

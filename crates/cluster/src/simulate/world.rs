@@ -191,7 +191,8 @@ impl World {
         self.lives += 1;
         let life = self.lives;
         let now = self.local(node);
-        let join = |role| Join { role, nonce: life, name: node.to_string(), address: String::new() };
+        let join =
+            |role| Join { role, nonce: life, name: node.to_string(), address: String::new(), restored: None };
         let machine = match node {
             Node::Coordinator => Machine::Coordinator(Box::new(Coordinator::recover(
                 size(&self.schedule),

@@ -133,6 +133,11 @@ impl<R: Rule> Optimizer<R> {
         self
     }
 
+    /// How gradients are clipped, if they are.
+    pub fn clipping(&self) -> Option<Clip> {
+        self.clip
+    }
+
     /// Climbs instead of descending.
     pub fn maximize(mut self) -> Self {
         self.maximize = true;

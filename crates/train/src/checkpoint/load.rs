@@ -8,6 +8,7 @@ use thalweg_formats::safetensors;
 use thalweg_tensor::Tensor;
 
 use super::manifest::{Manifest, manifest_path, steps};
+use super::shards::merge;
 use super::writer::Best;
 use crate::error::TrainError;
 
@@ -92,5 +93,5 @@ fn load(folder: &Path, step: u64) -> Result<Loaded, String> {
         parts.insert(name.clone(), tensors);
     }
     let Manifest { step, score, state, .. } = manifest;
-    Ok(Loaded { step, score, state, parts, passed_over: Vec::new() })
+    Ok(Loaded { step, score, state, parts: merge(parts), passed_over: Vec::new() })
 }

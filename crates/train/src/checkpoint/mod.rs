@@ -7,7 +7,9 @@
 
 mod load;
 mod manifest;
+mod shards;
 mod writer;
 
 pub use load::{CheckpointInfo, Loaded, inspect, load_best, load_latest};
+pub use shards::{ShardParts, save_shard};
 pub use writer::{Best, Checkpoints, Keep, Snapshot};

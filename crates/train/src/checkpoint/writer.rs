@@ -122,7 +122,18 @@ struct Store {
 impl Checkpoints {
     /// Opens or makes a folder of checkpoints, and removes what a killed process left unfinished.
     pub fn open(folder: impl AsRef<Path>, keep: Keep) -> Result<Self, TrainError> {
+        Self::open_up_to(folder.as_ref(), keep, u64::MAX)
+    }
+
+    /// The same, for checkpoints whose shards other processes write: those of steps that are not complete yet are left
+    /// alone.
+    pub fn open_shared(folder: impl AsRef<Path>, keep: Keep) -> Result<Self, TrainError> {
         let folder = folder.as_ref();
+        let newest = steps(folder)?.first().copied().unwrap_or(0);
+        Self::open_up_to(folder, keep, newest)
+    }
+
+    fn open_up_to(folder: &Path, keep: Keep, up_to: u64) -> Result<Self, TrainError> {
         fs::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
         let lock_path = folder.join(".lock");
         let lock = File::options()
@@ -141,7 +152,7 @@ impl Checkpoints {
         // What is to be named again must be whole; the others will be written anew.
         parts.retain(|name, part| keep.intervals.contains_key(name) && part.is_whole(folder));
         let store = Store { folder: folder.to_owned(), keep, parts, _lock: lock };
-        store.remove_strays()?;
+        store.remove_strays(up_to)?;
         Ok(Self { store: Some(store), writing: None })
     }
 
@@ -172,6 +183,25 @@ impl Checkpoints {
         let (store, outcome) = thread.join().map_err(|_| TrainError::Writer)?;
         self.store = Some(store);
         outcome
+    }
+
+    /// Where they lie.
+    pub(super) fn folder(&self) -> Result<&Path, TrainError> {
+        self.store.as_ref().map(|s| s.folder.as_path()).ok_or(TrainError::Writer)
+    }
+
+    /// Writes the manifest of files that others have written, and one more part.
+    pub(super) fn finish(
+        &mut self,
+        step: u64,
+        state: Value,
+        reused: BTreeMap<String, PartFile>,
+        (name, tensors): (&str, Vec<(String, Tensor)>),
+    ) -> Result<(), TrainError> {
+        let store = self.store.as_mut().ok_or(TrainError::Writer)?;
+        let copies = tensors.into_iter().map(|(n, t)| (n, copy(&t))).collect();
+        let fresh = BTreeMap::from([(name.to_owned(), copies)]);
+        store.write(Job { step, score: None, state, fresh, reused })
     }
 }
 
@@ -243,12 +273,12 @@ impl Store {
         for (step, _) in all.iter().filter(|(s, _)| !stay.contains(s)) {
             remove(&manifest_path(&self.folder, *step))?;
         }
-        self.remove_strays()
+        self.remove_strays(newest)
     }
 
-    /// Removes part files that no manifest names, and unfinished files. While a manifest cannot be read nobody
+    /// Removes part files up to a step that no manifest names, and unfinished files. While a manifest cannot be read nobody
     /// knows what it names, so then part files stay.
-    fn remove_strays(&self) -> Result<(), TrainError> {
+    fn remove_strays(&self, newest: u64) -> Result<(), TrainError> {
         let mut named = BTreeSet::new();
         let mut all_read = true;
         for step in steps(&self.folder)? {
@@ -258,8 +288,11 @@ impl Store {
             }
         }
         for name in names(&self.folder)? {
-            let unfinished = name.starts_with(".thalweg-") && name.ends_with(".tmp");
-            let part = name.starts_with("step-") && name.ends_with(".safetensors");
+            // Of several writers, each finishes its own.
+            let unfinished = newest == u64::MAX && name.starts_with(".thalweg-") && name.ends_with(".tmp");
+            let step = name.strip_prefix("step-").and_then(|n| n.get(..10)?.parse::<u64>().ok());
+            let old = step.is_some_and(|s| s <= newest);
+            let part = old && (name.ends_with(".safetensors") || name.ends_with(".list"));
             if unfinished || part && all_read && !named.contains(&name) {
                 remove(&self.folder.join(name))?;
             }
@@ -268,7 +301,7 @@ impl Store {
     }
 }
 
-fn copy(t: &Tensor) -> Stored {
+pub(super) fn copy(t: &Tensor) -> Stored {
     let t = t.contiguous();
     let mut buffer = Buffer::scratch(t.dtype(), t.numel());
     thalweg_core::with_dtype!(t.dtype(), T => {

@@ -5,6 +5,7 @@ mod examine;
 mod files;
 mod fit;
 mod fitted;
+mod parts;
 mod runner;
 mod span;
 mod state;
@@ -31,7 +32,9 @@ use step::How;
 
 pub use callback::{Callback, Progress};
 pub use fitted::{Ended, Fitted, weights_hash};
+pub use parts::{Parts, Passes};
 pub use span::{Epochs, Span, Steps};
+pub use state::State;
 
 /// The name of the validation loss among the metrics.
 pub const VALIDATION_LOSS: &str = "loss/validation";
@@ -63,7 +66,7 @@ pub struct Trainer<N, R, B, L> {
     how: How,
     metrics: Vec<(String, Measure<N, B>)>,
     observers: Vec<(String, Observe<N>)>,
-    validation: Option<Validation<B>>,
+    validation: Option<Passes<B>>,
     validate_every: Span,
     schedule: Option<Box<dyn Schedule>>,
     watch: Option<(String, Best)>,
@@ -82,8 +85,6 @@ pub struct Trainer<N, R, B, L> {
 
 type Measure<N, B> = Box<dyn Fn(&N, B) -> Tensor>;
 type Observe<N> = Box<dyn Fn(&N) -> f64>;
-/// Begins a pass over batches, each with its number of samples.
-type Validation<B> = Box<dyn Fn() -> Box<dyn Iterator<Item = (usize, B)>>>;
 
 impl<N, R, B, L> Trainer<N, R, B, L>
 where

@@ -31,7 +31,7 @@ impl From<Epochs> for Span {
 
 impl Span {
     /// Whether training that stands here has reached it.
-    pub(crate) fn is_reached(self, step: u64, epoch: u64) -> bool {
+    pub fn is_reached(self, step: u64, epoch: u64) -> bool {
         match self {
             Span::Steps(n) => step >= n,
             Span::Epochs(n) => epoch >= n,
@@ -47,7 +47,7 @@ impl Span {
     }
 
     /// Its steps, when an epoch has `per_epoch`.
-    pub(crate) fn steps(self, per_epoch: u64) -> u64 {
+    pub fn steps(self, per_epoch: u64) -> u64 {
         match self {
             Span::Steps(n) => n,
             Span::Epochs(n) => n.saturating_mul(per_epoch),

@@ -12,9 +12,10 @@ use thalweg_tensor::Tensor;
 use crate::checkpoint::{Best, Loaded, Snapshot};
 use crate::error::TrainError;
 
-/// Everything that is no tensor.
+/// Everything of a training that is no tensor, as it stands in a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct State {
+pub struct State {
+    /// Steps that were made.
     pub step: u64,
     /// Where the next batch begins; `None` before the first.
     pub position: Option<Position>,
@@ -22,13 +23,16 @@ pub(super) struct State {
     pub pending: (u64, f64),
     /// The mean loss that was last written down.
     pub loss: Option<f64>,
+    /// The last value of each metric.
     pub metrics: BTreeMap<String, f64>,
     /// The best score so far, and the validations since.
     pub best: Option<f64>,
+    /// How long it has not got better.
     pub stale: u64,
 }
 
 impl State {
+    /// Epochs that are done.
     pub fn epoch(&self) -> u64 {
         self.position.map_or(0, |p| p.epoch)
     }

@@ -1,0 +1,174 @@
+//! What the keeper of the books writes: losses, metrics, the manifests of checkpoints.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use thalweg_data::Position;
+use thalweg_nn::{Module, save_weights};
+use thalweg_tensor::Tensor;
+use thalweg_train::{Checkpoints, Fitted, Keep, Run, State, TrainError};
+
+use crate::error::ClusterError;
+use crate::ids::Clock;
+
+/// How long the end of a run waits for shards of the last checkpoint.
+const LAST_SHARDS: Duration = Duration::from_secs(10);
+
+/// The books, opened by whoever computes the first slot.
+pub(super) struct Books {
+    pub n_shards: u32,
+    pub folder: Option<PathBuf>,
+    pub every: Clock,
+    pub size: usize,
+    pub keep: usize,
+    pub resume: bool,
+    pub config: Value,
+    pub log_every: u64,
+    pub per_epoch: u64,
+    pub clocks: Clock,
+    pub open: Option<Open>,
+}
+
+/// Open books.
+pub(super) struct Open {
+    pub state: State,
+    run: Option<Run>,
+    checkpoints: Option<Checkpoints>,
+    n_shards: u32,
+    awaited: BTreeMap<Clock, Value>, // checkpoints whose shards are being written, with their states
+}
+
+impl Books {
+    /// Brings the books to a clock: notes the loss of the step before it. `None` while another process still holds
+    /// them.
+    pub fn at(
+        &mut self,
+        clock: Clock,
+        loss: f64,
+        start: Position,
+    ) -> Result<Option<&mut Open>, ClusterError> {
+        let fresh = self.open.is_none();
+        if fresh {
+            self.open = self.begin(clock)?;
+        }
+        let Some(open) = &mut self.open else { return Ok(None) };
+        let state = &mut open.state;
+        if clock > state.step {
+            if !fresh {
+                state.pending = (state.pending.0 + 1, state.pending.1 + loss);
+            }
+            state.step = clock;
+        }
+        let (epoch, at) = (clock / self.per_epoch, (clock % self.per_epoch) as usize);
+        state.position = Some(Position { epoch, sample: at * self.size, ..start });
+        if clock.is_multiple_of(self.log_every)
+            || clock.is_multiple_of(self.per_epoch)
+            || clock == self.clocks
+        {
+            open.log_loss()?;
+        }
+        if clock > 0 && clock.is_multiple_of(self.every) && open.checkpoints.is_some() && !fresh {
+            let state = serde_json::to_value(&open.state).expect("a state is always JSON");
+            open.awaited.insert(clock, state);
+        }
+        Ok(Some(open))
+    }
+
+    fn begin(&self, clock: Clock) -> Result<Option<Open>, TrainError> {
+        let mut state = State { step: clock, ..State::default() };
+        let (mut run, mut checkpoints) = (None, None);
+        if let Some(folder) = &self.folder {
+            let keep = Keep { last: self.keep, ..Keep::default() };
+            // Who takes over in the middle of a run goes on with its folder; nobody else's is touched.
+            let goes_on = Run::exists(folder) && (self.resume || clock > 0);
+            if !goes_on {
+                run = Some(Run::create(folder, &self.config)?);
+            }
+            match Checkpoints::open_shared(folder.join("checkpoints"), keep) {
+                Err(TrainError::Locked { .. }) => return Ok(None),
+                opened => checkpoints = Some(opened?),
+            }
+            if goes_on {
+                let (resumed, loaded) = Run::resume(folder)?;
+                if let Some(loaded) = loaded.filter(|l| l.step <= clock) {
+                    state = read_state(&loaded.state, folder, loaded.step)?;
+                    state.step = clock;
+                }
+                run = Some(resumed);
+            }
+        }
+        let (n_shards, awaited) = (self.n_shards, BTreeMap::new());
+        Ok(Some(Open { state, run, checkpoints, n_shards, awaited }))
+    }
+
+    /// The last entries of a run that is done.
+    pub fn close(
+        &mut self,
+        fitted: &mut Fitted,
+        net: &impl Module,
+        noise: Vec<(String, Tensor)>,
+    ) -> Result<(), ClusterError> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        fitted.metrics = open.state.metrics.clone();
+        fitted.loss = open.state.loss.unwrap_or(fitted.loss);
+        let end = Instant::now() + LAST_SHARDS;
+        while !open.awaited.is_empty() && Instant::now() < end {
+            open.checkpoints(noise.clone())?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if let Some(run) = &mut open.run {
+            fitted.seconds = run.seconds();
+            save_weights(net, run.path().join("model.safetensors")).map_err(TrainError::from)?;
+            run.finish(fitted)?;
+        }
+        Ok(())
+    }
+}
+
+fn read_state(value: &Value, folder: &Path, step: u64) -> Result<State, TrainError> {
+    let refuse = |e: serde_json::Error| TrainError::Checkpoint {
+        path: folder.to_owned(),
+        step,
+        reason: e.to_string(),
+    };
+    serde_json::from_value(value.clone()).map_err(refuse)
+}
+
+impl Open {
+    /// Writes down the mean of the losses since the last time.
+    fn log_loss(&mut self) -> Result<(), TrainError> {
+        let (n, sum) = std::mem::take(&mut self.state.pending);
+        if n == 0 {
+            return Ok(());
+        }
+        self.state.loss = Some(sum / n as f64);
+        let step = self.state.step;
+        self.run.as_mut().map_or(Ok(()), |run| run.log(step, &[("loss", sum / n as f64)]))
+    }
+
+    /// Writes down what was measured.
+    pub fn measured(&mut self, found: &BTreeMap<String, f64>) -> Result<(), TrainError> {
+        let values: Vec<(&str, f64)> = found.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+        let step = self.state.step;
+        self.state.metrics.extend(found.iter().filter(|(_, v)| v.is_finite()).map(|(n, v)| (n.clone(), *v)));
+        // The state of the checkpoint of this very clock should know it too.
+        if let Some(state) = self.awaited.get_mut(&step) {
+            *state = serde_json::to_value(&self.state).expect("a state is always JSON");
+        }
+        self.run.as_mut().map_or(Ok(()), |run| run.log(step, &values))
+    }
+
+    /// Writes the manifests of the checkpoints whose shards are all there. One that was overtaken will never be.
+    pub fn checkpoints(&mut self, noise: Vec<(String, Tensor)>) -> Result<(), TrainError> {
+        let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
+        for clock in self.awaited.keys().copied().collect::<Vec<_>>() {
+            let state = self.awaited[&clock].clone();
+            if checkpoints.complete(clock, state, self.n_shards, ("noise", noise.clone()))? {
+                self.awaited = self.awaited.split_off(&(clock + 1));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,199 @@
+//! A [`Trainer`] on a cluster: the same program, with the optimiser on the servers.
+//!
+//! Each trainable parameter is a table whose rule is the optimiser, each buffer a table that gathers changes. A slot
+//! computes the gradient of its part of the batch, weighed by its share of the samples, so that the sum of a round is
+//! the gradient of the mean loss of the whole batch. Who computes the first slot keeps the books: losses, validation,
+//! the manifests of checkpoints.
+
+mod books;
+mod program;
+mod saved;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thalweg_data::{Batches, Dataset};
+use thalweg_nn::{Module, Rule as Moves};
+use thalweg_runtime::Tree;
+use thalweg_tensor::Tensor;
+use thalweg_train::{Fitted, Span, TrainError, Trainer};
+
+use crate::cluster::Cluster;
+use crate::error::ClusterError;
+use crate::ids::Slot;
+use crate::optimise::by_optimizer;
+use crate::sync::Sync;
+
+use books::Books;
+use program::{Learning, RECENT, Recent, tables};
+use saved::storage;
+
+/// `trainer.on(cluster)`.
+///
+/// ```
+/// use thalweg_cluster::{Cluster, OnCluster, Sync};
+/// use thalweg_data::{Dataset, Examples};
+/// use thalweg_nn::{Adam, Layer, Linear};
+/// use thalweg_tensor::{Reduction, Rng, Tensor};
+/// use thalweg_train::{Epochs, Trainer};
+///
+/// let cluster = Cluster::from_env()?; // alone: the only worker and the only server
+/// let data = Examples::new(Tensor::from([[0.0f32], [1.0], [2.0]]), Tensor::from([[1.0f32], [3.0], [5.0]]))
+///     .map_err(thalweg_train::TrainError::from)?;
+/// let net = Linear::new(1, 1, &mut Rng::seed(0));
+/// let trained = Trainer::new(net, Adam::new(0.1), |net, (x, y)| net.forward(&x).mse_loss(&y, Reduction::Mean))
+///     .on(cluster)
+///     .sync(Sync::Bsp)
+///     .fit(data.batches(3), Epochs(150))?;
+/// assert!((trained.net.weight.get().item::<f32>() - 2.0).abs() < 0.1, "{trained}");
+/// # Ok::<(), thalweg_cluster::ClusterError>(())
+/// ```
+pub trait OnCluster<N, R, B, L> {
+    /// Will train on these processes.
+    fn on(self, cluster: Cluster) -> Training<N, R, B, L>;
+}
+
+impl<N, R, B, L> OnCluster<N, R, B, L> for Trainer<N, R, B, L> {
+    fn on(self, cluster: Cluster) -> Training<N, R, B, L> {
+        Training { trainer: self, cluster }
+    }
+}
+
+/// A trainer with the processes that it trains on.
+pub struct Training<N, R, B, L> {
+    trainer: Trainer<N, R, B, L>,
+    cluster: Cluster,
+}
+
+/// What training on a cluster came to.
+#[derive(Debug)]
+pub struct Trained<N> {
+    /// The net with its final weights, in every worker.
+    pub net: N,
+    /// Steps, loss and metrics; those that only the keeper of the books knows are missing in other workers.
+    pub fitted: Fitted,
+    /// Time that this worker spent waiting for others.
+    pub waited: Duration,
+    /// The consistency.
+    pub sync: Sync,
+    /// Whether this worker kept the books, and should be the one that prints.
+    pub keeper: bool,
+}
+
+impl<N> fmt::Display for Trained<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}, waited {:.1} s", self.fitted, self.sync, self.waited.as_secs_f64())
+    }
+}
+
+impl<N, R, B, L> Training<N, R, B, L>
+where
+    N: Module,
+    R: Moves + Send + 'static,
+    B: Tree + 'static,
+    L: Fn(&N, B) -> Tensor,
+{
+    /// The consistency; without this word, the one of the environment.
+    pub fn sync(mut self, sync: Sync) -> Self {
+        self.cluster = self.cluster.with_sync(sync);
+        self
+    }
+
+    /// [`Trainer::checkpoint_every`]: the servers write their shards.
+    pub fn checkpoint_every(mut self, every: impl Into<Span>, folder: impl Into<PathBuf>) -> Self {
+        self.trainer = self.trainer.checkpoint_every(every, folder);
+        self
+    }
+
+    /// [`Trainer::resume`]: with any number of workers and servers, at the exact sample.
+    pub fn resume(mut self, resume: bool) -> Self {
+        self.trainer = self.trainer.resume(resume);
+        self
+    }
+
+    /// Trains until training has this length in all. In a server this does its work and ends the process.
+    pub fn fit<D>(self, batches: Batches<D>, length: impl Into<Span>) -> Result<Trained<N>, ClusterError>
+    where
+        D: Dataset<Batch = B>,
+    {
+        let (parts, mut cluster, length) = (self.trainer.into_parts(), self.cluster, length.into());
+        if parts.ends_early {
+            let instead = "validate and choose the best checkpoint";
+            return Err(ClusterError::Unsupported { what: "early_stop", instead });
+        }
+        let per_epoch = batches.clone().epoch(0).steps() as u64;
+        if per_epoch == 0 {
+            let (samples, size) = (batches.dataset().len(), batches.size());
+            return Err(TrainError::NoBatch { samples, size }.into());
+        }
+        let clocks = length.steps(per_epoch);
+        let base = parts.optimizer.lr();
+        let rate = |clock| parts.schedule.as_ref().map_or(base, |s| s.lr(clock, base));
+        let last = if parts.schedule.is_some() { clocks } else { 1 };
+        let rates = Arc::new((0..last.max(1)).map(rate).collect());
+        let moved: Vec<_> =
+            by_optimizer(parts.optimizer, &parts.net, rates)?.into_iter().map(Arc::new).collect();
+        let names: Vec<String> = moved.iter().map(|m| m.name.clone()).collect();
+        let specs = tables(&parts.net, &names)?;
+        for rule in &moved {
+            cluster = cluster.with_rule(program::rule_name(&rule.name), rule.clone());
+        }
+        let sync = cluster.sync();
+        let memory = if sync.gathers() { 1 } else { cluster.n_slots() };
+        cluster = cluster.with_rule(RECENT, Recent(memory as f32));
+        let every = parts.every.steps(per_epoch);
+        match &parts.folder {
+            Some(folder) => {
+                let found = storage(folder, every, parts.resume, &moved, &parts.net, &specs, &cluster)?;
+                cluster = cluster.with_storage(found);
+            }
+            None if parts.resume => return Err(TrainError::Nowhere.into()),
+            None => {}
+        }
+        let books = Books {
+            n_shards: cluster.n_shards() as u32,
+            folder: parts.folder,
+            every,
+            size: batches.size(),
+            keep: parts.keep,
+            resume: parts.resume,
+            config: parts.config,
+            log_every: parts.log_every,
+            per_epoch,
+            clocks,
+            open: None,
+        };
+        let share = cluster.n_slots() as f32 / cluster.quorum() as f32;
+        let mut learning = Learning {
+            net: &parts.net,
+            loss: &parts.loss,
+            metrics: &parts.metrics,
+            validation: parts.validation.as_ref(),
+            callbacks: parts.callbacks,
+            batches: if parts.shuffle { batches.shuffled(0) } else { batches },
+            shuffle: parts.shuffle,
+            per_epoch,
+            clocks,
+            share,
+            books,
+            loaders: BTreeMap::new(),
+            problem: None,
+            began: std::time::Instant::now(),
+        };
+        let mut compiled = learning.compile();
+        let run = cluster.run(
+            &specs,
+            clocks,
+            program::Compiled { learning: &mut learning, compiled: &mut compiled },
+        )?;
+        drop(compiled);
+        let keeper = run.slot == Slot(0);
+        let fitted = learning.finish(&run, keeper)?;
+        let waited = run.waited;
+        drop(learning);
+        Ok(Trained { net: parts.net, fitted, waited, sync, keeper })
+    }
+}

@@ -1,0 +1,272 @@
+//! What a worker does at each step: set the weights that it pulled, compute, push.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use thalweg_core::DType;
+use thalweg_data::{Batches, Dataset, Loader, Position};
+use thalweg_nn::{Module, Named};
+use thalweg_runtime::{RunError, Tree, jit};
+use thalweg_tensor::{Tensor, no_grad};
+use thalweg_train::{Callback, Ended, Fitted, Passes, Progress, TrainError, VALIDATION_LOSS, weights_hash};
+
+use super::books::Books;
+use crate::cluster::{Gradients, Program, Pulled, Run, Step};
+use crate::error::ClusterError;
+use crate::ids::{Clock, Slot, TableId};
+use crate::layout::TableSpec;
+use crate::rule::{Rule, UpdateRule};
+use crate::table::{Delta, Values};
+
+/// The name of the rule of the loss.
+pub(super) const RECENT: &str = "recent loss";
+
+/// The loss of the last round; where there are no rounds, a mean over about so many pushes.
+pub(super) struct Recent(pub f32);
+
+impl UpdateRule for Recent {
+    fn update(&self, _step: u64, value: &[f32], pushed: &[f32], _state: &mut [f32], out: &mut [f32]) {
+        for ((o, v), p) in out.iter_mut().zip(value).zip(pushed) {
+            *o = v + p - v / self.0;
+        }
+    }
+}
+
+/// The name of the rule that moves a parameter.
+pub(super) fn rule_name(param: &str) -> String {
+    format!("move {param}")
+}
+
+/// The tables of a net: what is trained, in the order of the names; the buffers; the loss.
+pub(super) fn tables(net: &impl Module, trained: &[String]) -> Result<Vec<TableSpec>, ClusterError> {
+    let mut specs = Vec::new();
+    let value = |n: &Named| match n.param.meta().dtype {
+        DType::F32 => Ok(Arc::new(n.param.get().to_vec::<f32>())),
+        other => Err(ClusterError::Dtype { name: n.name.clone(), got: other.to_string() }),
+    };
+    for (named, name) in net.trainable().iter().zip(trained) {
+        let rule = Rule::Named(rule_name(name));
+        specs.push(TableSpec::Whole { values: value(named)?, rule });
+    }
+    for named in net.buffers() {
+        specs.push(TableSpec::Whole { values: value(&named)?, rule: Rule::Add });
+    }
+    specs.push(TableSpec::Whole { values: Arc::new(vec![0.0]), rule: Rule::Named(RECENT.into()) });
+    Ok(specs)
+}
+
+/// A worker's side of a training.
+pub(super) struct Learning<'a, N, B, L, D: Dataset> {
+    pub net: &'a N,
+    pub loss: &'a L,
+    pub metrics: &'a [(String, Box<dyn Fn(&N, B) -> Tensor>)],
+    pub validation: Option<&'a Passes<B>>,
+    pub callbacks: Vec<Box<dyn Callback<N>>>,
+    pub batches: Batches<D>,
+    pub shuffle: bool,
+    pub per_epoch: u64,
+    pub clocks: Clock,
+    pub share: f32, // what a push counts for, when some are left out
+    pub books: Books,
+    pub loaders: BTreeMap<Slot, (Clock, Loader<D>)>, // with the clock of the next batch
+    pub problem: Option<ClusterError>,
+    pub began: Instant,
+}
+
+/// The compiled functions of a training: loss and gradients of a batch, and what is measured of one.
+pub(super) struct Functions<'a, B> {
+    step: Box<dyn FnMut(B) -> Result<(Tensor, Vec<Tensor>), RunError> + 'a>,
+    measure: Box<dyn FnMut(B) -> Result<Vec<Tensor>, RunError> + 'a>,
+}
+
+/// Both together are the program.
+pub(super) struct Compiled<'p, 'a, N, B, L, D: Dataset> {
+    pub learning: &'p mut Learning<'a, N, B, L, D>,
+    pub compiled: &'p mut Functions<'a, B>,
+}
+
+impl<'a, N, B, L, D> Learning<'a, N, B, L, D>
+where
+    N: Module,
+    B: Tree + 'static,
+    L: Fn(&N, B) -> Tensor,
+    D: Dataset<Batch = B>,
+{
+    pub fn compile(&self) -> Functions<'a, B> {
+        let (net, loss, metrics) = (self.net, self.loss, self.metrics);
+        let mut step = jit(move |batch: B| {
+            let loss = loss(net, batch);
+            let gradients = loss.grad(&net.trainable().iter().collect::<Vec<_>>());
+            (loss, gradients)
+        });
+        let mut measure = jit(move |batch: B| {
+            let again = || batch.map(&mut Tensor::clone);
+            no_grad(|| {
+                let others = metrics.iter().map(|(_, measure)| measure(net, again()));
+                [loss(net, again())].into_iter().chain(others).collect::<Vec<Tensor>>()
+            })
+        });
+        net.train(true);
+        Functions { step: Box::new(move |b| step.call(b)), measure: Box::new(move |b| measure.call(b)) }
+    }
+
+    /// Sets weights and buffers to what was pulled.
+    fn set(&self, pulled: &Pulled) {
+        let params = self.net.trainable().into_iter().chain(self.net.buffers());
+        for (named, values) in params.zip(pulled.values()) {
+            named.param.set(Tensor::from_slice(values, named.param.meta().shape));
+        }
+    }
+
+    /// A slot's part of the batch of a clock, the number of its samples and of all; `None` when it has none.
+    fn batch(&mut self, step: Step) -> Result<Option<(B, usize, usize)>, TrainError> {
+        let (epoch, at) = (step.clock / self.per_epoch, (step.clock % self.per_epoch) as usize);
+        let (len, size) = (self.batches.dataset().len(), self.batches.size());
+        let sample = at * size;
+        let all = size.min(len - sample);
+        let (rank, world) = (step.slot.0 as usize, step.n_slots);
+        let own = all * (rank + 1) / world - all * rank / world;
+        let known = self.loaders.get(&step.slot).is_some_and(|(clock, _)| *clock == step.clock);
+        if !known || at == 0 {
+            let order = self.batches.clone().shard(rank, world);
+            let order = if self.shuffle { order.shuffled(epoch) } else { order.epoch(epoch) };
+            let here = Position { epoch, sample, ..self.batches.position() };
+            self.loaders.insert(step.slot, (step.clock, order.at(here)?.into_iter()));
+        }
+        let (next, loader) = self.loaders.get_mut(&step.slot).expect("it was put there");
+        *next = step.clock + 1;
+        Ok(loader.next().filter(|_| own > 0).map(|batch| (batch, own, all)))
+    }
+
+    /// Noise is a function of slot and clock, whoever draws it.
+    fn set_noise(&self, step: Step) {
+        let at = (step.clock * step.n_slots as u64 + u64::from(step.slot.0)) << 16;
+        for named in self.net.noise() {
+            let [a, b, ..] = named.param.get().to_array::<[u32; 4]>();
+            named.param.set(Tensor::from([a, b, at as u32, (at >> 32) as u32]));
+        }
+    }
+
+    fn step(
+        &mut self,
+        compiled: &mut Functions<'a, B>,
+        step: Step,
+        pulled: &Pulled,
+    ) -> Result<Gradients, ClusterError> {
+        self.set(pulled);
+        if step.slot == Slot(0) {
+            self.keep_books(compiled, step.clock, pulled)?;
+        }
+        self.set_noise(step);
+        let Some((batch, own, all)) = self.batch(step)? else { return Ok(Gradients::new()) };
+        let (loss, gradients) = (compiled.step)(batch).map_err(TrainError::from)?;
+        let share = own as f32 / all as f32 * self.share;
+        let dense = |values: Vec<f32>| Delta::Dense(Arc::new(values));
+        let mut deltas: Vec<Delta> =
+            gradients.iter().map(|g| dense((g * f64::from(share)).to_vec::<f32>())).collect();
+        let before = pulled.values().skip(deltas.len());
+        for (named, old) in self.net.buffers().iter().zip(before) {
+            let new = named.param.get().to_vec::<f32>();
+            deltas.push(dense(new.iter().zip(old.iter()).map(|(n, o)| (n - o) * share).collect()));
+        }
+        deltas.push(dense(vec![loss.to_dtype(DType::F32).item::<f32>() * share]));
+        Ok((0..).map(TableId).zip(deltas).collect())
+    }
+
+    /// At the first slot: the loss of the steps before, validation after an epoch, checkpoints.
+    fn keep_books(
+        &mut self,
+        compiled: &mut Functions<'a, B>,
+        clock: Clock,
+        pulled: &Pulled,
+    ) -> Result<(), ClusterError> {
+        let here = self.batches.position();
+        let loss = pulled.values().next_back().map_or(f32::NAN, |v: &Values| v[0]);
+        let Some(books) = self.books.at(clock, f64::from(loss), here)? else { return Ok(()) };
+        if clock > 0 && !loss.is_finite() {
+            return Err(TrainError::Diverged { step: clock, loss: loss.into() }.into());
+        }
+        let ends_epoch = clock > 0 && clock.is_multiple_of(self.per_epoch);
+        if ends_epoch && let Some(validation) = self.validation {
+            self.net.eval();
+            let names = [VALIDATION_LOSS].into_iter().chain(self.metrics.iter().map(|(n, _)| n.as_str()));
+            let names: Vec<&str> = names.collect();
+            let (mut sums, mut samples) = (vec![0.0; names.len()], 0);
+            for (n, batch) in validation() {
+                let found = (compiled.measure)(batch).map_err(TrainError::from)?;
+                let values = found.into_iter().map(|v| v.to_dtype(DType::F64).item::<f64>());
+                sums.iter_mut().zip(values).for_each(|(s, v)| *s += n as f64 * v);
+                samples += n;
+            }
+            self.net.train(true);
+            let means = sums.iter().map(|s| s / samples as f64);
+            books.measured(&names.into_iter().map(str::to_owned).zip(means).collect())?;
+        }
+        let noise = self.net.noise().into_iter().map(|n| (n.name, n.param.get())).collect();
+        books.checkpoints(noise)?;
+        if clock > 0 && !self.callbacks.is_empty() {
+            let own_seconds = self.began.elapsed().as_secs_f64();
+            let (metrics, epoch) = (books.state.metrics.clone(), books.state.epoch());
+            let (step, steps, loss) = (clock, self.clocks, loss.into());
+            let now = Progress { step, steps, epoch, loss, metrics, own_steps: clock, own_seconds };
+            for callback in &mut self.callbacks {
+                let mut stop = callback.after_step(&now, self.net);
+                if ends_epoch && stop.is_continue() {
+                    stop = callback.after_epoch(&now, self.net);
+                }
+                if stop == ControlFlow::Break(()) {
+                    return Err(ClusterError::Interrupted { clock });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of a run, with the final weights.
+    pub fn finish(&mut self, run: &Run, keeper: bool) -> Result<Fitted, ClusterError> {
+        self.set(&run.pulled);
+        let seconds = run.elapsed.as_secs_f64();
+        let mut fitted = Fitted {
+            ended: Ended::Done,
+            steps: self.clocks,
+            epochs: self.clocks / self.per_epoch,
+            loss: run.pulled.values().next_back().map_or(f64::NAN, |v| v[0].into()),
+            metrics: BTreeMap::new(),
+            seconds,
+            steps_per_second: self.clocks as f64 / seconds.max(1e-9),
+            weights: String::new(),
+        };
+        if keeper {
+            let mut compiled = self.compile();
+            self.keep_books(&mut compiled, self.clocks, &run.pulled)?;
+            self.net.eval();
+            fitted.weights = weights_hash(self.net);
+            let noise = self.net.noise().into_iter().map(|n| (n.name, n.param.get())).collect();
+            self.books.close(&mut fitted, self.net, noise)?;
+            self.net.train(true);
+        }
+        fitted.weights = weights_hash(self.net);
+        Ok(fitted)
+    }
+}
+
+impl<N, B, L, D> Program for Compiled<'_, '_, N, B, L, D>
+where
+    N: Module,
+    B: Tree + 'static,
+    L: Fn(&N, B) -> Tensor,
+    D: Dataset<Batch = B>,
+{
+    fn compute(&mut self, step: Step, pulled: &Pulled) -> Gradients {
+        self.learning.step(self.compiled, step, pulled).unwrap_or_else(|problem| {
+            self.learning.problem = Some(problem);
+            Gradients::new()
+        })
+    }
+
+    fn problem(&mut self) -> Option<ClusterError> {
+        self.learning.problem.take()
+    }
+}

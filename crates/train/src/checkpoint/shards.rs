@@ -1,0 +1,117 @@
+//! Checkpoints that many processes write together: each its shard, then one of them the manifest.
+//!
+//! Shard `k` writes its tensors of a part as a part of its own, called `<part>-<k>`, and last of all a list of these
+//! files. When the lists of all shards are there, the manifest is written from them. Whoever loads finds the parts
+//! put together, so one process can go on from what many wrote, and the other way round.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use thalweg_tensor::Tensor;
+
+use super::manifest::{PartFile, part_name, sha256};
+use super::writer::{Checkpoints, copy};
+use crate::error::TrainError;
+
+/// The named tensors of each part.
+pub type ShardParts = BTreeMap<String, Vec<(String, Tensor)>>;
+
+/// Writes one shard of the checkpoint of a step. The folder is made when it is not there.
+pub fn save_shard(folder: &Path, step: u64, shard: u32, parts: ShardParts) -> Result<(), TrainError> {
+    std::fs::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
+    let mut files: BTreeMap<String, PartFile> = BTreeMap::new();
+    for (part, tensors) in parts {
+        let name = format!("{part}-{shard}");
+        let file = part_name(step, &name);
+        let stored: Vec<_> = tensors.iter().map(|(n, t)| (n, copy(t))).collect();
+        let tensors = stored.iter().map(|(n, t)| (n.as_str(), t));
+        let bytes = thalweg_formats::safetensors::encode(tensors, &BTreeMap::new())?;
+        thalweg_formats::replace(&folder.join(&file), |w| w.write_all(&bytes))?;
+        files.insert(name, PartFile { file, step, bytes: bytes.len() as u64, sha256: sha256(&bytes) });
+    }
+    let text = serde_json::to_vec(&files).expect("a list of files is always JSON");
+    Ok(thalweg_formats::replace(&list_path(folder, step, shard), |w| w.write_all(&text))?)
+}
+
+fn list_path(folder: &Path, step: u64, shard: u32) -> PathBuf {
+    folder.join(format!("step-{step:010}.shard-{shard}.list"))
+}
+
+/// The files that the shards have written, if all have.
+fn lists(folder: &Path, step: u64, n_shards: u32) -> Option<BTreeMap<String, PartFile>> {
+    let list = |shard| {
+        let bytes = std::fs::read(list_path(folder, step, shard)).ok()?;
+        serde_json::from_slice::<BTreeMap<String, PartFile>>(&bytes).ok()
+    };
+    (0..n_shards).map(list).collect::<Option<Vec<_>>>().map(|l| l.into_iter().flatten().collect())
+}
+
+impl Checkpoints {
+    /// Writes the manifest of a step whose shards are all there, with one more part of its own; says whether they
+    /// are. Removes what is older than the checkpoints that stay.
+    pub fn complete(
+        &mut self,
+        step: u64,
+        state: Value,
+        n_shards: u32,
+        own: (&str, Vec<(String, Tensor)>),
+    ) -> Result<bool, TrainError> {
+        self.flush()?;
+        let Some(parts) = lists(self.folder()?, step, n_shards) else { return Ok(false) };
+        // The lists have done their work then, and are removed with what else no manifest names.
+        self.finish(step, state, parts, own)?;
+        Ok(true)
+    }
+}
+
+/// Puts the parts `<part>-<k>` of all shards together as `<part>`.
+pub(super) fn merge(
+    parts: BTreeMap<String, BTreeMap<String, Tensor>>,
+) -> BTreeMap<String, BTreeMap<String, Tensor>> {
+    let mut merged: BTreeMap<String, BTreeMap<String, Tensor>> = BTreeMap::new();
+    for (name, tensors) in parts {
+        let whole = match name.rsplit_once('-') {
+            Some((part, shard)) if shard.parse::<u32>().is_ok() => part.to_owned(),
+            _ => name,
+        };
+        merged.entry(whole).or_default().extend(tensors);
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::checkpoint::{Keep, load_latest};
+
+    fn shard(names: &[(&str, f32)]) -> ShardParts {
+        let tensors = names.iter().map(|(n, v)| ((*n).to_owned(), Tensor::from([*v]))).collect();
+        ShardParts::from([("model".to_owned(), tensors)])
+    }
+
+    #[test]
+    fn a_checkpoint_of_shards_is_there_when_all_are_and_loads_as_one() {
+        let folder = std::env::temp_dir().join(format!("thalweg-shards-{}", std::process::id()));
+        let mut checkpoints = Checkpoints::open_shared(&folder, Keep::default()).unwrap();
+        let own = || ("noise", vec![("n".to_owned(), Tensor::from([7.0f32]))]);
+        save_shard(&folder, 10, 1, shard(&[("b", 2.0)])).unwrap();
+        assert!(!checkpoints.complete(10, json!({}), 2, own()).unwrap(), "shard 0 is missing");
+        assert!(load_latest(&folder).unwrap().is_none());
+        save_shard(&folder, 10, 0, shard(&[("a", 1.0), ("c", 3.0)])).unwrap();
+        save_shard(&folder, 20, 0, shard(&[("a", 9.0)])).unwrap();
+        assert!(checkpoints.complete(10, json!({"at": 10}), 2, own()).unwrap());
+        let loaded = load_latest(&folder).unwrap().unwrap();
+        let names: Vec<&String> = loaded.parts["model"].keys().collect();
+        assert_eq!((loaded.step, names), (10, vec!["a", "b", "c"]));
+        assert_eq!(loaded.parts["noise"]["n"].to_vec::<f32>(), [7.0]);
+        // What belongs to a checkpoint to come was left alone.
+        save_shard(&folder, 20, 1, shard(&[("b", 9.0)])).unwrap();
+        assert!(checkpoints.complete(20, json!({}), 2, own()).unwrap());
+        assert_eq!(load_latest(&folder).unwrap().unwrap().step, 20);
+        drop(checkpoints);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

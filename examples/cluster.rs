@@ -1,0 +1,43 @@
+//! The same program on one process or on a cluster; how it is started decides.
+//!
+//!     cargo run --release -p thalweg --example cluster
+//!     thalweg launch --workers 4 --servers 2 -- target/release/examples/cluster --sync ssp:3 --epochs 3
+//!
+//! `--run FOLDER` writes checkpoints and goes on from them, with any number of workers and servers. Without `--epochs`
+//! it learns from few digits, for a quick look. Prints:
+//! ```text
+//! 24 steps, 2 epochs, bsp
+//! accuracy above 0.8: true
+//! ```
+use thalweg::hit_rate;
+use thalweg::prelude::*;
+
+fn main() -> thalweg::Result<()> {
+    let cluster = Cluster::from_env()?; // alone: this process is the only worker and the only server
+    let option = |name: &str| std::env::args().skip_while(|a| a != name).nth(1);
+    let epochs: Option<u64> = option("--epochs").and_then(|n| n.parse().ok());
+    let (train, test) = match thalweg::data::mnist()? {
+        data if epochs.is_some() => (data.train, data.test),
+        data => (data.train.rows(0..768), data.test.rows(0..500)),
+    };
+    let net = models::lenet(&mut Rng::seed(0));
+
+    let mut trainer = Trainer::new(net, Adam::new(2e-3), |net, (x, y)| net.forward(&x).cross_entropy(&y))
+        .metric("accuracy", |net, (x, y)| hit_rate(&net.forward(&x), &y))
+        .validate(test.batches(500))
+        .on(cluster)
+        .sync(Sync::from_args()?); // bsp | ssp:S | async | backup:B
+    if let Some(folder) = option("--run") {
+        trainer = trainer.checkpoint_every(Steps(10), folder).resume(true);
+    }
+    let run = trainer.fit(train.batches(64), Epochs(epochs.unwrap_or(2)))?;
+
+    if run.keeper && (epochs.is_some() || option("--run").is_some()) {
+        println!("{run}"); // steps/s, loss, accuracy, time waited
+        println!("weights {}", run.fitted.weights);
+    } else if run.keeper {
+        println!("{} steps, {} epochs, {}", run.fitted.steps, run.fitted.epochs, run.sync);
+        println!("accuracy above 0.8: {}", run.fitted.metrics["accuracy"] > 0.8);
+    }
+    Ok(())
+}

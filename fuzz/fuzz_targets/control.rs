@@ -1,0 +1,59 @@
+//! Any messages in any order, from anybody who knows the secret: coordinator, server and session take them without a
+//! panic. Each message is a byte for its arrays, a byte for its length, and its text.
+//!
+//! `cargo +nightly fuzz run control -- -max_total_time=60 -rss_limit_mb=512`
+#![no_main]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use thalweg_cluster::coordinator::{Coordinator, Size};
+use thalweg_cluster::message::{Join, Role};
+use thalweg_cluster::server::Server;
+use thalweg_cluster::session::Session;
+use thalweg_cluster::state::Plan;
+use thalweg_cluster::view::Timing;
+use thalweg_cluster::wire::{self, Limits};
+use thalweg_cluster::Sync;
+
+const LIMITS: Limits = Limits { text: 1 << 12, arrays: 8, data: 1 << 10 };
+
+/// A frame with so many arrays of two values each, and a right checksum.
+fn frame(arrays: u8, text: &[u8]) -> Vec<u8> {
+    let n = u32::from(arrays % 4);
+    let mut frame = b"THWG".to_vec();
+    for word in [1, n, text.len() as u32] {
+        frame.extend(word.to_le_bytes());
+    }
+    frame.extend(u64::from(8 * n).to_le_bytes());
+    frame.extend([0; 8]);
+    (0..n).for_each(|_| frame.extend(2u64.to_le_bytes()));
+    frame.extend(text);
+    frame.extend(vec![0; 8 * n as usize]);
+    wire::seal(&mut frame);
+    frame
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let timing = Timing::default();
+    let join = |role| Join { role, nonce: 1, name: "x".into(), address: "127.0.0.1:1".into(), restored: None };
+    let size = Size { n_servers: 1, n_workers: 1, n_shards: 2, n_slots: 2, replicas: 1 };
+    let mut coordinator = Coordinator::new(size, timing, None, None);
+    let plan = Arc::new(Plan::new(Sync::Ssp(1), 2));
+    let mut server = Server::new(plan, timing, join(Role::Server), Arc::new(|_, _| None));
+    let mut session = Session::new(Sync::Ssp(1), timing, join(Role::Worker), Vec::new());
+    let (mut rest, mut now) = (bytes, Duration::ZERO);
+    while let [arrays, length, tail @ ..] = rest {
+        let (text, tail) = tail.split_at(usize::from(*length).min(tail.len()));
+        rest = tail;
+        now += Duration::from_millis(u64::from(*arrays));
+        let Ok(Some((from, message))) = wire::read(&mut &frame(*arrays, text)[..], &LIMITS) else { continue };
+        coordinator.handle(from, message.clone(), now);
+        server.handle(from, message.clone(), now);
+        session.handle(from, message, now);
+        coordinator.tick(now);
+        server.tick(now);
+        session.tick(now);
+    }
+});
