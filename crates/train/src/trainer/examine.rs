@@ -8,7 +8,7 @@ use thalweg_runtime::Tree;
 use thalweg_tensor::{Tensor, no_grad};
 
 use super::runner::Runner;
-use super::{Measure, Observe, VALIDATION_LOSS, Validation};
+use super::{Measure, Observe, Passes, VALIDATION_LOSS};
 use crate::error::TrainError;
 
 /// What is measured, and how.
@@ -16,7 +16,7 @@ pub(super) struct Examiner<'a, N, B, F> {
     pub net: &'a N,
     pub metrics: &'a [(String, Measure<N, B>)],
     pub observers: &'a [(String, Observe<N>)],
-    pub validation: Option<&'a Validation<B>>,
+    pub validation: Option<&'a Passes<B>>,
     pub runner: Runner<B, Vec<Tensor>, F>,
 }
 
