@@ -260,3 +260,46 @@ fn sibling_products_with_captured_weights_run_as_one_step() {
     let n = |name: &str| f.plan().steps().filter(|s| s.ops.contains(&name)).count();
     assert_eq!((n("linear"), n("concat")), (1, 0), "{}", f.plan());
 }
+
+#[test]
+fn one_trace_serves_every_batch_size_with_the_bits_of_its_own() {
+    let step = |options: JitOptions| {
+        let mut rng = Rng::seed(3);
+        let (w, b) = (rng.normal([5, 3], 0.0, 1.0), rng.normal([3], 0.0, 1.0));
+        let (w, b) = (Param::new("w", w), Param::new("b", b));
+        let mut calls = 0;
+        let mut f = jit_with(options, |(x, y): (Tensor, Tensor)| {
+            calls += 1;
+            let loss = (x.matmul(&w.get()) + b.get()).tanh().cross_entropy(&y);
+            let g = loss.grad(&[&w, &b]);
+            w.set(w.get() - &g[0] * 0.1);
+            b.set(b.get() - &g[1] * 0.1);
+            loss
+        });
+        let mut losses = Vec::new();
+        for n in [8, 3, 1, 64, 8, 2] {
+            let (x, y) = (rng.normal([n, 5], 0.0, 1.0), rng.randint([n], 0, 3));
+            losses.push(f.call((x, y)).unwrap().item::<f32>().to_bits());
+        }
+        let why = f.explain();
+        drop(f);
+        (losses, calls, why)
+    };
+    let (want, calls, _) = step(JitOptions::default());
+    assert_eq!(calls, 5);
+    let (got, calls, why) = step(JitOptions::default().any_batch());
+    assert_eq!(got, want);
+    assert_eq!(calls, 4, "three sizes, and a batch of one by itself: {why}");
+    assert!(why.contains("serves every batch size") && why.contains("planned anew, not traced"), "{why}");
+}
+
+#[test]
+fn a_function_that_does_not_follow_its_batch_is_traced_for_each_size_and_says_why() {
+    let mut f = jit_with(JitOptions::default().any_batch(), |x: Tensor| {
+        x.matmul(&x.transpose(0, 1)).reshape([-1]).sum(())
+    });
+    for n in [2, 3, 4] {
+        assert_eq!(f.call(Tensor::ones([n, 2], DType::F32)).unwrap().item::<f32>(), (2 * n * n) as f32);
+    }
+    assert!(f.explain().contains("this batch size only: reshape"), "{}", f.explain());
+}
