@@ -252,14 +252,20 @@ fn mistakes_are_answered_with_what_would_be_right() {
     assert!(e.contains("digit.png"), "{e}");
     let e = complaint(&["train", "char-gpt", "--data", "nothing.txt"]);
     assert!(e.contains("nothing.txt") && e.contains("o such file"), "{e}");
-    // /dev/full is a disk without room for the first number that is measured.
-    std::fs::create_dir_all(folder.0.join("full")).unwrap();
-    #[cfg(target_os = "linux")]
-    {
-        std::os::unix::fs::symlink("/dev/full", folder.0.join("full/metrics.jsonl")).unwrap();
-        let e = complaint(&["train", "logistic", "--epochs", "1", "--out", "full"]);
-        assert!(e.contains("No space left") && e.contains("thalweg resume full"), "{e}");
-    }
+}
+
+/// A limit on the size of files stands for a full disk.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_without_room_is_told_with_the_way_on() {
+    let folder = Folder::new("full");
+    let train =
+        format!("trap '' XFSZ; ulimit -f 8; exec {} train logistic --out run", env!("CARGO_BIN_EXE_thalweg"));
+    let output = Command::new("sh").args(["-c", &train]).current_dir(&folder.0).output().unwrap();
+    let e = text(&output.stderr);
+    assert!(!output.status.success() && e.contains("File too large") && e.contains("resume run"), "{e}");
+    let resumed = json(&folder.0, &["resume", "run", "--json"]);
+    assert!(resumed["accuracy"].as_f64().unwrap() > 0.93, "{resumed}");
 }
 
 #[cfg(unix)]

@@ -32,7 +32,7 @@ use step::How;
 
 pub use callback::{Callback, Progress};
 pub use fitted::{Ended, Fitted, weights_hash};
-pub use parts::{Parts, Passes};
+pub use parts::{Measure, Parts, Passes};
 pub use span::{Epochs, Span, Steps};
 pub use state::State;
 
@@ -83,7 +83,6 @@ pub struct Trainer<N, R, B, L> {
     mode: Mode,
 }
 
-type Measure<N, B> = Box<dyn Fn(&N, B) -> Tensor>;
 type Observe<N> = Box<dyn Fn(&N) -> f64>;
 
 impl<N, R, B, L> Trainer<N, R, B, L>
