@@ -28,6 +28,6 @@ pub use report::report;
 pub use run::Run;
 pub use summary::{RunSummary, list, table};
 pub use trainer::{
-    Callback, Ended, Epochs, Fitted, Parts, Passes, Progress, Span, State, Steps, Trainer, VALIDATION_LOSS,
-    weights_hash,
+    Callback, Ended, Epochs, Fitted, Measured, Parts, Passes, Progress, Span, State, Steps, Trainer,
+    VALIDATION_LOSS, weights_hash,
 };

@@ -104,7 +104,7 @@ mod tests {
         save_shard(&folder, 20, 0, shard(&[("a", 9.0)])).unwrap();
         assert!(checkpoints.complete(10, json!({"at": 10}), 2, own()).unwrap());
         let loaded = load_latest(&folder).unwrap().unwrap();
-        let names: Vec<&String> = loaded.parts["model"].keys().collect();
+        let names: Vec<&str> = loaded.parts["model"].keys().map(String::as_str).collect();
         assert_eq!((loaded.step, names), (10, vec!["a", "b", "c"]));
         assert_eq!(loaded.parts["noise"]["n"].to_vec::<f32>(), [7.0]);
         // What belongs to a checkpoint to come was left alone.

@@ -22,7 +22,7 @@ use crate::checkpoint::Best;
 
 pub use callback::{Callback, Progress};
 pub use fitted::{Ended, Fitted, weights_hash};
-pub use parts::{Parts, Passes};
+pub use parts::{Measured, Parts, Passes};
 pub use span::{Epochs, Span, Steps};
 pub use state::State;
 

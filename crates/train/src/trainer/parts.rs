@@ -18,7 +18,7 @@ pub struct Parts<N, R, B, L> {
     /// The loss of a batch.
     pub loss: L,
     /// Numbers to be measured on validation batches, with their names.
-    pub metrics: Vec<(String, Box<dyn Fn(&N, B) -> Tensor>)>,
+    pub metrics: Vec<(String, Measured<N, B>)>,
     /// Begins a pass over the validation batches, each with its number of samples.
     pub validation: Option<Passes<B>>,
     /// The learning rate of each step.
@@ -43,6 +43,8 @@ pub struct Parts<N, R, B, L> {
     pub ends_early: bool,
 }
 
+/// A number of a batch, a scalar.
+pub type Measured<N, B> = Box<dyn Fn(&N, B) -> Tensor>;
 /// Begins a pass over batches, each with its number of samples.
 pub type Passes<B> = Box<dyn Fn() -> Box<dyn Iterator<Item = (usize, B)>>>;
 
