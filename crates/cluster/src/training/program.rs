@@ -10,7 +10,9 @@ use thalweg_data::{Batches, Dataset, Loader, Position};
 use thalweg_nn::{Module, Named};
 use thalweg_runtime::{RunError, Tree, jit};
 use thalweg_tensor::{Tensor, no_grad};
-use thalweg_train::{Callback, Ended, Fitted, Passes, Progress, TrainError, VALIDATION_LOSS, weights_hash};
+use thalweg_train::{
+    Callback, Ended, Fitted, Measure, Passes, Progress, TrainError, VALIDATION_LOSS, weights_hash,
+};
 
 use super::books::Books;
 use crate::cluster::{Gradients, Program, Pulled, Run, Step};
@@ -61,7 +63,7 @@ pub(super) fn tables(net: &impl Module, trained: &[String]) -> Result<Vec<TableS
 pub(super) struct Learning<'a, N, B, L, D: Dataset> {
     pub net: &'a N,
     pub loss: &'a L,
-    pub metrics: &'a [(String, Box<dyn Fn(&N, B) -> Tensor>)],
+    pub metrics: &'a [(String, Measure<N, B>)],
     pub validation: Option<&'a Passes<B>>,
     pub callbacks: Vec<Box<dyn Callback<N>>>,
     pub batches: Batches<D>,
@@ -77,9 +79,11 @@ pub(super) struct Learning<'a, N, B, L, D: Dataset> {
 
 /// The compiled functions of a training: loss and gradients of a batch, and what is measured of one.
 pub(super) struct Functions<'a, B> {
-    step: Box<dyn FnMut(B) -> Result<(Tensor, Vec<Tensor>), RunError> + 'a>,
-    measure: Box<dyn FnMut(B) -> Result<Vec<Tensor>, RunError> + 'a>,
+    step: Function<'a, B, (Tensor, Vec<Tensor>)>,
+    measure: Function<'a, B, Vec<Tensor>>,
 }
+
+type Function<'a, B, T> = Box<dyn FnMut(B) -> Result<T, RunError> + 'a>;
 
 /// Both together are the program.
 pub(super) struct Compiled<'p, 'a, N, B, L, D: Dataset> {
