@@ -8,6 +8,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 use thalweg_core::{DType, Layout};
@@ -132,7 +133,7 @@ impl Walk {
 
     /// Calls `f(position, stride, range of the tile)` for the straight runs of elements
     /// `start..start + len`.
-    fn runs(&self, start: usize, len: usize, mut f: impl FnMut(isize, isize, std::ops::Range<usize>)) {
+    fn runs(&self, start: usize, len: usize, mut f: impl FnMut(isize, isize, Range<usize>)) {
         let Some(&(inner, stride)) = self.axes.last() else { return f(self.offset, 0, 0..len) };
         let mut done = 0;
         while done < len {
@@ -185,6 +186,11 @@ impl Program {
         self.tile = (fits / MIN_TILE * MIN_TILE).clamp(MIN_TILE, MAX_TILE);
     }
 
+    /// How many elements it computes.
+    pub(crate) fn numel(&self) -> usize {
+        self.numel
+    }
+
     /// How many pieces it is cut into.
     fn n_tasks(&self) -> usize {
         self.numel.div_ceil(GRAIN)
@@ -196,10 +202,19 @@ impl Program {
     /// As for [`run`].
     unsafe fn run_task(&self, task: usize, operands: &[Memory], results: &[Memory]) {
         let range = task * GRAIN..((task + 1) * GRAIN).min(self.numel);
+        // SAFETY: handed on; tasks have ranges of their own.
+        unsafe { self.run_range(range, operands, results) };
+    }
+
+    /// Runs it for some of the elements.
+    ///
+    /// # Safety
+    /// As for [`run`], for these elements alone.
+    pub(crate) unsafe fn run_range(&self, range: Range<usize>, operands: &[Memory], results: &[Memory]) {
         with_registers(self.n_registers * self.tile, |registers| {
             for &(register, value) in &self.constants {
                 let at = register as usize * self.tile;
-                registers[at..at + self.tile].fill(value);
+                registers[at..at + self.tile.min(range.len())].fill(value);
             }
             for start in range.clone().step_by(self.tile) {
                 let len = self.tile.min(range.end - start);

@@ -303,3 +303,31 @@ fn a_function_that_does_not_follow_its_batch_is_traced_for_each_size_and_says_wh
     }
     assert!(f.explain().contains("this batch size only: reshape"), "{}", f.explain());
 }
+
+#[test]
+fn what_follows_a_product_runs_on_its_pieces_with_the_same_bits() {
+    let mut rng = Rng::seed(9);
+    for (m, k, n) in [(3, 5, 7), (1, 40, 300), (130, 70, 520), (300, 600, 700)] {
+        let (x, w) = (rng.normal([m, k], 0.0, 1.0), rng.normal([n, k], 0.0, 0.2));
+        let (b, r) = (rng.normal([n], 0.0, 1.0), rng.normal([m, n], 0.0, 1.0));
+        // In place, beside a result that stays, with further operands, and one that is repeated per row.
+        let f = |(x, r): (Tensor, Tensor)| {
+            let offset = b.reshape([1, n]).exp();
+            let y = x.linear(&w, Some(&b));
+            let gated = (&y * 0.3).tanh() * &r + offset;
+            let relu = x.matmul(&w.transpose(0, 1)).relu() * 0.5;
+            (relu, y, gated)
+        };
+        let mut compiled = jit(f);
+        let got = compiled.call((x.clone(), r.clone())).unwrap();
+        let names: Vec<String> = compiled.plan().steps().map(|s| s.name()).collect();
+        assert!(names.iter().any(|s| s.starts_with("linear ")), "{names:?}");
+        assert!(names.iter().any(|s| s.starts_with("matmul ")), "{names:?}");
+        let want = f((x.clone(), r.clone()));
+        let bits = |t: &Tensor| t.to_vec::<f32>().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        for (got, want) in [(&got.0, &want.0), (&got.1, &want.1), (&got.2, &want.2)] {
+            assert_eq!(bits(got), bits(want), "{m}×{k}×{n}");
+        }
+        assert!(compiled.verify((x, r), 0.0).unwrap().is_none());
+    }
+}
