@@ -51,7 +51,7 @@ fn run(job: &Job) -> Result<()> {
         .validate(test.batches(test.len()).seed(job.settings.seed + 1))
         .watch("return", Best::Highest)
         .schedule(Polynomial { steps, power: 1.0 });
-    job.work(trainer, train.batches(job.settings.batch), |policy| show(policy))
+    job.work(trainer, train.batches(job.settings.batch), show)
 }
 
 #[derive(Clone, Copy, PartialEq)]
