@@ -1,15 +1,39 @@
 //! `thalweg inspect`: what a file of tensors holds.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
+use thalweg::train::Run;
 use thalweg::{DType, Tensor};
 
+use crate::progress::numbers;
+
 pub fn run(path: &Path, values: bool) -> Result<()> {
-    if path.is_dir() {
-        return checkpoints(path);
+    if !path.is_dir() {
+        return tensors(path, values);
     }
+    if Run::exists(path) {
+        let config = Run::config_of(path)?;
+        let settings = config.as_object().into_iter().flatten().map(|(name, value)| match value.as_str() {
+            Some(text) => format!("{name} {text}"),
+            None => format!("{name} {value}"),
+        });
+        println!("settings: {}", settings.collect::<Vec<_>>().join(", "));
+    }
+    let model = path.join("model.safetensors");
+    if model.exists() {
+        println!("\nmodel.safetensors");
+        tensors(&model, values)?;
+        println!();
+    }
+    checkpoints(path)
+}
+
+/// The tensors of a file.
+fn tensors(path: &Path, values: bool) -> Result<()> {
     let tensors = thalweg::load(path)?;
     let mut out = std::io::stdout().lock();
     let width = tensors.keys().map(String::len).max().unwrap_or(4).max(4);
@@ -48,8 +72,7 @@ fn checkpoints(path: &Path) -> Result<()> {
         match checkpoint.contents {
             Err(reason) => writeln!(out, "step {}: cannot be used: {reason}", checkpoint.step)?,
             Ok(loaded) => {
-                let score = loaded.score.map_or(String::new(), |s| format!(", score {s}"));
-                writeln!(out, "step {}{score}, state {}", checkpoint.step, loaded.state)?;
+                writeln!(out, "checkpoint of step {}: {}", checkpoint.step, said(&loaded.state))?;
                 for (name, tensors) in &loaded.parts {
                     let elements: usize = tensors.values().map(Tensor::numel).sum();
                     let bytes: usize = tensors.values().map(|t| t.meta().bytes()).sum();
@@ -59,6 +82,16 @@ fn checkpoints(path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The state of a training in words; as it is when it is somebody else's.
+fn said(state: &Value) -> String {
+    let Ok(metrics) = serde_json::from_value::<BTreeMap<String, f64>>(state["metrics"].clone()) else {
+        return state.to_string();
+    };
+    let place = &state["position"];
+    let (epoch, sample) = (place["epoch"].as_u64().unwrap_or(0), place["sample"].as_u64().unwrap_or(0));
+    format!("epoch {epoch}, sample {sample}; {}", numbers(&metrics))
 }
 
 /// Minimum, mean and maximum as short texts; dashes where there are no numbers.

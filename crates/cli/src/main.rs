@@ -1,11 +1,14 @@
 //! The `thalweg` command: a thin layer over the library.
 
 mod bench;
+mod dashboard;
 mod info;
 mod inspect;
+mod job;
 mod launch;
 mod plot;
 mod predict;
+mod progress;
 mod recipes;
 mod runs;
 mod train;
@@ -13,7 +16,8 @@ mod train;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 /// Tensors, gradients and models in pure Rust.
 #[derive(Parser)]
@@ -32,8 +36,10 @@ const EXAMPLES: &str = "Examples:
   thalweg inspect model.safetensors     names, dtypes, shapes and ranges of a file's tensors
   thalweg bench --threads 2 add matmul  time workloads on this machine
   thalweg runs runs                     list the runs in a folder, with their last numbers
+  thalweg runs -c runs/mnist runs/mlp    compare two of them
   thalweg plot runs --metric loss       draw a curve of each run into loss.svg
-  thalweg report runs/lenet             a page about one run
+  thalweg report runs/mnist             a page about one run
+  thalweg dashboard                     the same live, for all runs
   thalweg launch --workers 4 --servers 2 --sync ssp:3 -- target/release/examples/logistic a9a
                                         four workers and two servers on this host";
 
@@ -56,19 +62,20 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Use a run's model: on files, or on the first test samples.
+    /// Use a run's model: on inputs of yours, or on examples.
     Predict {
         /// The run.
         run: PathBuf,
-        /// Pictures (.png, .jpg) or rows of numbers (.npy).
-        files: Vec<PathBuf>,
+        /// For digits: pictures (.png, .jpg) or rows of numbers (.npy). For char-gpt: how a text begins. For tree-lstm:
+        /// sentences as trees.
+        inputs: Vec<String>,
         /// Print one JSON object per input.
         #[arg(long)]
         json: bool,
     },
     /// Show the instruction set, the threads and the version.
     Info,
-    /// List the tensors of a .npy, .npz or .safetensors file with their ranges, or the checkpoints of a run.
+    /// List the tensors of a .npy, .npz or .safetensors file with their ranges, or the settings, model and checkpoints of a run.
     Inspect {
         /// The file, or the folder of a run.
         path: PathBuf,
@@ -83,6 +90,9 @@ enum Command {
         /// Folders of runs, or runs.
         #[arg(default_value = "runs")]
         paths: Vec<PathBuf>,
+        /// One column per run, with the best value of each metric beside the last: for comparing a few.
+        #[arg(short, long)]
+        compare: bool,
         /// Print one JSON object per run instead of a table.
         #[arg(long)]
         json: bool,
@@ -96,6 +106,18 @@ enum Command {
         /// The file; `report.html` in the run unless said otherwise.
         #[arg(short, long)]
         out: Option<PathBuf>,
+    },
+    /// Show runs live on a local web page: curves, settings, the compiled step, how busy the machine is.
+    Dashboard(dashboard::Args),
+    /// Print a script that completes this command in a shell.
+    ///
+    /// bash: thalweg completions bash > ~/.local/share/bash-completion/completions/thalweg
+    /// zsh:  thalweg completions zsh > "${fpath[1]}/_thalweg"
+    /// fish: thalweg completions fish > ~/.config/fish/completions/thalweg.fish
+    #[command(verbatim_doc_comment)]
+    Completions {
+        /// The shell.
+        shell: Shell,
     },
     /// Run a program on a cluster of processes on this host.
     Launch(launch::Args),
@@ -117,13 +139,18 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Resume { run, how } => train::resume(&run, &how),
         Command::Eval { run, json } => predict::eval(&run, json),
-        Command::Predict { run, files, json } => predict::predict(&run, &files, json),
+        Command::Predict { run, inputs, json } => predict::predict(&run, inputs, json),
         Command::Info => info::run(),
         Command::Inspect { path, values } => inspect::run(&path, values),
         Command::Bench(args) => bench::run(&args),
-        Command::Runs { paths, json } => runs::run(&paths, json),
+        Command::Runs { paths, compare, json } => runs::run(&paths, compare, json),
         Command::Plot(args) => plot::run(&args),
         Command::Report { run, out } => runs::report(&run, out),
+        Command::Dashboard(args) => dashboard::run(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut std::io::stdout());
+            Ok(())
+        }
         Command::Launch(args) => launch::run(&args),
         Command::Status { coordinator, watch } => launch::status(&coordinator, watch),
         Command::Coordinate => launch::coordinate(),
@@ -133,10 +160,18 @@ fn main() -> ExitCode {
         // A reader that stops early, such as `head`, is no error of ours.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("thalweg: {e}");
+            eprintln!("thalweg: {}", told(&e));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with its causes, each said once.
+fn told(e: &anyhow::Error) -> String {
+    e.chain().skip(1).fold(e.to_string(), |told, cause| {
+        let cause = cause.to_string();
+        if told.contains(&cause) { told } else { format!("{told}: {cause}") }
+    })
 }
 
 fn is_broken_pipe(e: &anyhow::Error) -> bool {

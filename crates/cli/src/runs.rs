@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use thalweg::train::{RunSummary, list, report as page, table};
+use thalweg::train::{RunSummary, compare, list, report as page, table};
 
-pub fn run(paths: &[PathBuf], as_json: bool) -> Result<()> {
+pub fn run(paths: &[PathBuf], in_columns: bool, as_json: bool) -> Result<()> {
     let runs = all(paths)?;
     let mut out = std::io::stdout().lock();
     if !as_json {
-        write!(out, "{}", table(&runs))?;
+        write!(out, "{}", if in_columns { compare(&runs) } else { table(&runs) })?;
         return Ok(());
     }
     for run in &runs {

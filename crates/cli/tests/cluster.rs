@@ -257,7 +257,7 @@ fn mpirun_starts_a_cluster_by_its_numbers_alone() {
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let hashes: Vec<&str> = text.lines().filter(|l| l.starts_with("hash ")).collect();
-    assert_eq!(hashes, vec![alone("20", "2"); 2]);
+    assert_eq!(hashes, [alone("20", "2").as_str(); 2]);
 }
 
 #[test]

@@ -69,6 +69,20 @@ impl Sparse {
         (&self.0.indices[range.clone()], &self.0.values[range])
     }
 
+    /// The first `n` rows, or all when there are fewer.
+    pub fn first(&self, n: usize) -> Self {
+        if n >= self.0.labels.len() {
+            return self.clone();
+        }
+        let mut first = Self::new(self.n_features());
+        for row in 0..n {
+            let (indices, values) = self.row(row);
+            let entries: Vec<(u32, f32)> = indices.iter().copied().zip(values.iter().copied()).collect();
+            first.push(self.0.labels[row], &entries);
+        }
+        first
+    }
+
     /// Number of entries that are stored.
     pub fn n_entries(&self) -> usize {
         self.0.values.len()
@@ -137,5 +151,8 @@ mod tests {
         let c = s.csr(&draws);
         assert_eq!((c.starts.to_vec::<i64>(), c.indices.to_vec::<i64>()), (vec![0, 1, 3], vec![2, 0, 3]));
         assert_eq!(c.labels.to_vec::<f32>(), y.to_vec::<f32>());
+        let first = s.first(2);
+        assert_eq!((first.len(), first.n_features(), first.row(0)), (2, 4, s.row(0)));
+        assert_eq!(s.first(9).len(), 3);
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn conflict(plan: &Plan, a: &Step, b: &Step) -> bool {
     writes_into(a, b) || writes_into(b, a)
 }
 
-fn overlap(plan: &Plan, a: usize, b: usize) -> bool {
+pub(crate) fn overlap(plan: &Plan, a: usize, b: usize) -> bool {
     let (x, y) = (&plan.storages[a], &plan.storages[b]);
     match (x.home, y.home) {
         (Home::Arena(p), Home::Arena(q)) => p < q + y.len * y.dtype.size() && q < p + x.len * x.dtype.size(),

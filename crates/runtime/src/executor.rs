@@ -12,7 +12,7 @@ use thalweg_tensor::param::{ParamRead, ParamWrite};
 use thalweg_tensor::{Meta, Param, Tensor};
 
 use crate::error::RunError;
-use crate::plan::{Action, Home, MAX_OPERANDS, Plan, Ref, Step};
+use crate::plan::{Action, Home, MAX_OPERANDS, Plan, Ref, Step, Then};
 use crate::program::{self, Memory};
 
 /// A plan with its memory, ready to run again and again.
@@ -235,6 +235,7 @@ impl Executor {
                 unsafe { program::run(programs, &operands, &results) };
                 Ok(())
             }
+            Action::Then(then) => self.act_then(step, then),
             Action::Op(op) => {
                 let inputs: SmallVec<[View<'_>; 8]> = step.inputs.iter().map(|r| self.view(r)).collect();
                 let mut y = self.result(step);
@@ -258,6 +259,34 @@ impl Executor {
         }
     }
 
+    fn act_then(&self, step: &Step, then: &Then) -> Result<(), thalweg_tensor::OpError> {
+        let (own, others) = step.inputs.split_at(then.n_operands);
+        let inputs: SmallVec<[View<'_>; 4]> = own.iter().map(|r| self.view(r)).collect();
+        let operands: SmallVec<[Memory; 16]> = others.iter().map(|r| self.memory[r.storage]).collect();
+        let written = &step.outputs[..then.program.results.len()];
+        let results: SmallVec<[Memory; 8]> = written.iter().map(|o| self.memory[o.0]).collect();
+        let place = self.memory[then.product.0].0.addr();
+        let ready = |range: Range<usize>, product: *mut u8| {
+            // Through the product's own address, since it is borrowed meanwhile.
+            let through = |m: &Memory| if m.0.addr() == place { Memory(product) } else { *m };
+            let operands: SmallVec<[Memory; 16]> = operands.iter().map(through).collect();
+            let results: SmallVec<[Memory; 8]> = results.iter().map(through).collect();
+            // SAFETY: see `Executor`; these elements of the product are final, each is ready once, and the group
+            // writes nothing that the product reads (`Plan::epilogue`).
+            unsafe { then.program.run_range(range, &operands, &results) };
+        };
+        let mut y = self.memory_of(&then.product);
+        if then.op.fast_then(&inputs, &mut y, &ready) {
+            return Ok(());
+        }
+        if !then.op.fast(&inputs, &mut y) {
+            then.op.eval(&inputs, &mut y)?;
+        }
+        // SAFETY: see `Executor`; the product is done, and its view is not used again.
+        unsafe { program::run(std::slice::from_ref(&then.program), &operands, &results) };
+        Ok(())
+    }
+
     fn view<'a>(&'a self, r: &'a Ref) -> View<'a> {
         View::over(self.span(r.storage), &r.layout)
     }
@@ -270,14 +299,18 @@ impl Executor {
     }
 
     fn result<'a>(&'a self, step: &'a Step) -> ViewMut<'a> {
-        let (id, shape) = &step.outputs[0];
+        let (id, _) = step.outputs[0];
+        if self.plan.storages[id].dtype == DType::Bool && !matches!(step.action, Action::Overwrite(_)) {
+            // What lay here before need not be a `bool`.
+            // SAFETY: as in `memory_of`; bytes may hold anything.
+            unsafe { self.memory[id].0.write_bytes(0, self.plan.storages[id].len) };
+        }
+        self.memory_of(&step.outputs[0])
+    }
+
+    fn memory_of<'a>(&'a self, (id, shape): &'a (usize, Shape)) -> ViewMut<'a> {
         let storage = &self.plan.storages[*id];
         let at = NonNull::new(self.memory[*id].0).expect("bound before the first step");
-        if storage.dtype == DType::Bool && !matches!(step.action, Action::Overwrite(_)) {
-            // What lay here before need not be a `bool`.
-            // SAFETY: as below; bytes may hold anything.
-            unsafe { at.as_ptr().write_bytes(0, storage.len) };
-        }
         // SAFETY: see `Executor`: during this step nobody else reads or writes this storage.
         ViewMut::over(unsafe { SpanMut::from_raw(at, storage.dtype, storage.len) }, shape)
     }

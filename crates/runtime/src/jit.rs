@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use thalweg_graph::{Graph, Traced, passes};
+use thalweg_graph::{Graph, Template, Traced, passes};
 use thalweg_tensor::{Meta, Switch, Tensor, trace};
 
 use crate::debug::{Debugger, Finding};
@@ -39,7 +39,8 @@ pub fn jit<A: Tree, R: Tree, F: FnMut(A) -> R>(f: F) -> Jit<A, R, F> {
 
 /// [`jit`] with options.
 pub fn jit_with<A: Tree, R: Tree, F: FnMut(A) -> R>(options: JitOptions, f: F) -> Jit<A, R, F> {
-    Jit { f, options, compiled: Vec::new(), last: 0, log: Vec::new(), gathered: Vec::new() }
+    let (compiled, families, log) = (Vec::new(), Vec::new(), Vec::new());
+    Jit { f, options, compiled, families, last: 0, log, gathered: Vec::new() }
 }
 
 /// How a function is compiled.
@@ -49,6 +50,8 @@ pub struct JitOptions {
     pub without: Vec<String>,
     /// Bytes that intermediate values may take; see [`JitOptions::memory_budget`].
     pub memory_budget: Option<usize>,
+    /// Whether one trace serves all batch sizes; see [`JitOptions::any_batch`].
+    pub any_batch: bool,
 }
 
 impl JitOptions {
@@ -71,6 +74,33 @@ impl JitOptions {
         self
     }
 
+    /// The size of the first axis of the first tensor is the batch, and so is that of every tensor whose first axis is as
+    /// long. The first call traces the function at this and two other sizes; from then on a new size
+    /// costs planning, and the function itself is not run again. A function that does not follow its batch size is
+    /// traced for each size as usual; [`Jit::explain`] says why.
+    ///
+    /// ```
+    /// use thalweg_core::DType;
+    /// use thalweg_runtime::{JitOptions, jit_with};
+    /// use thalweg_tensor::Tensor;
+    ///
+    /// let mut n_traces = 0;
+    /// let mut mean = jit_with(JitOptions::default().any_batch(), |x: Tensor| {
+    ///     n_traces += 1;
+    ///     x.mean(0)
+    /// });
+    /// for n in [2, 3, 5, 100] {
+    ///     assert_eq!(mean.call(Tensor::ones([n, 2], DType::F32))?.to_vec::<f32>(), [1.0, 1.0]);
+    /// }
+    /// drop(mean);
+    /// assert_eq!(n_traces, 3);
+    /// # Ok::<(), thalweg_runtime::RunError>(())
+    /// ```
+    pub fn any_batch(mut self) -> Self {
+        self.any_batch = true;
+        self
+    }
+
     /// Runs the passes.
     fn optimise(&self, traced: &Traced) -> Graph {
         let is_on = |name: &str| !self.without.iter().any(|n| n == name);
@@ -90,6 +120,8 @@ pub struct Jit<A, R, F> {
     f: F,
     options: JitOptions,
     compiled: Vec<Compiled<A, R>>,
+    /// What serves all batch sizes.
+    families: Vec<Family<A, R>>,
     last: usize,
     log: Vec<String>,
     /// The tensors of the arguments; kept to be filled again.
@@ -104,6 +136,24 @@ struct Compiled<A, R> {
     /// How the switches stood that the function looked at.
     switches: Vec<(Switch, bool)>,
     executor: Executor,
+}
+
+/// A function of any batch size.
+struct Family<A, R> {
+    /// The arguments that it was traced with, and their batch size.
+    args: A,
+    size: usize,
+    results: R,
+    template: Template,
+    switches: Vec<(Switch, bool)>,
+}
+
+impl<A: Tree, R> Family<A, R> {
+    /// Whether it has these arguments but for the batch size.
+    fn fits(&self, args: &A, size: usize) -> bool {
+        let resized = self.args.map(&mut |t| placeholder_of(&rebatched(t.meta(), self.size, size)));
+        resized.fits(args) && self.switches.iter().all(|(switch, on)| switch.is_on() == *on)
+    }
 }
 
 impl<A: Tree, R> Compiled<A, R> {
@@ -190,8 +240,25 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
             Some(before) if before.args.fits(args) => "a layer's mode, or what is frozen, changed".to_owned(),
             Some(before) => difference(&tensors(&before.args), &metas),
         });
+        let size = metas.first().and_then(|m| m.shape.first().copied());
+        // At sizes 0 and 1 code may rightly take other steps, such as leaving out an expansion.
+        let (traced, results) = match size.filter(|&n| self.options.any_batch && n > 1) {
+            Some(size) => self.trace_any_batch(args, &metas, size),
+            None => self.trace(args, &metas),
+        };
+        let plan = Plan::new(&self.options.optimise(&traced), &traced.captured);
+        let plan = plan.compared_with(&traced.graph);
+        let executor = Executor::new(plan, traced.params, traced.captured);
+        let (args, switches) = (args.map(&mut placeholder), traced.switches);
+        self.compiled.push(Compiled { args, results, switches, executor });
+        self.compiled.len() - 1
+    }
+
+    /// Runs the function on traced tensors of these kinds.
+    #[track_caller]
+    fn trace(&mut self, args: &A, metas: &[Meta]) -> (Traced, R) {
         let mut results = None;
-        let traced = Traced::record(&metas, |inputs| {
+        let traced = Traced::record(metas, |inputs| {
             let mut inputs = inputs.iter();
             let args = args.map(&mut |_| inputs.next().expect("one input per tensor").clone());
             let out = (self.f)(args);
@@ -200,19 +267,63 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
             results = Some(out.map(&mut placeholder));
             outputs
         });
-        let plan = Plan::new(&self.options.optimise(&traced), &traced.captured);
-        let plan = plan.compared_with(&traced.graph);
-        let executor = Executor::new(plan, traced.params, traced.captured);
-        let results = results.expect("the function was traced");
-        let (args, switches) = (args.map(&mut placeholder), traced.switches);
-        self.compiled.push(Compiled { args, results, switches, executor });
-        self.compiled.len() - 1
+        (traced, results.expect("the function was traced"))
     }
+
+    /// The same from what is known of other batch sizes, if anything is.
+    #[track_caller]
+    fn trace_any_batch(&mut self, args: &A, metas: &[Meta], size: usize) -> (Traced, R) {
+        let say = |log: &mut Vec<String>, what: &str| {
+            if let Some(why) = log.last_mut() {
+                let _ = write!(why, "; {what}");
+            }
+        };
+        if let Some(family) = self.families.iter().find(|f| f.fits(args, size)) {
+            match family.template.at(size) {
+                Ok(traced) => {
+                    say(&mut self.log, "planned anew, not traced");
+                    return (traced, family.results.map(&mut placeholder));
+                }
+                Err(why) => say(&mut self.log, &why),
+            }
+            return self.trace(args, metas);
+        }
+        let (traced, results) = self.trace(args, metas);
+        let mut at = |n: usize| {
+            let metas: Vec<Meta> = metas.iter().map(|m| rebatched(m, size, n)).collect();
+            (n, self.trace(args, &metas).0)
+        };
+        let others = [at(2 * size + 1), at(3 * size + 4)];
+        let [second, third] = others;
+        let switches = traced.switches.clone();
+        match Template::new([(size, traced.clone()), second, third]) {
+            Ok(template) => {
+                say(&mut self.log, "serves every batch size");
+                let (args, results) = (args.map(&mut placeholder), results.map(&mut placeholder));
+                self.families.push(Family { args, size, results, template, switches });
+            }
+            Err(why) => say(&mut self.log, &format!("this batch size only: {why}")),
+        }
+        (traced, results)
+    }
+}
+
+/// The same with another batch size, if its first axis is the batch.
+fn rebatched(meta: &Meta, from: usize, to: usize) -> Meta {
+    let mut shape = meta.shape.clone();
+    if shape.first() == Some(&from) {
+        shape.dims_mut()[0] = to;
+    }
+    Meta { dtype: meta.dtype, shape }
 }
 
 /// A tensor of the same kind that holds next to nothing.
 fn placeholder(t: &Tensor) -> Tensor {
-    Tensor::scalar(0).to_dtype(t.dtype()).broadcast_to(t.shape())
+    placeholder_of(t.meta())
+}
+
+fn placeholder_of(meta: &Meta) -> Tensor {
+    Tensor::scalar(0).to_dtype(meta.dtype).broadcast_to(meta.shape.clone())
 }
 
 /// Dtypes and shapes of all tensors.

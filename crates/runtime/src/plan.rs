@@ -59,6 +59,18 @@ pub(crate) enum Action {
     /// Fused groups that do not touch each other's memory: the update of all parameters is one step.
     /// Their operands and results stand one after the other.
     Tiles(Vec<Program>),
+    /// A product, and a fused group that continues each piece of its result while it is in a cache.
+    Then(Box<Then>),
+}
+
+/// A product with its epilogue. Its operands stand before those of the program; the results are those of the program
+/// and, unless one of them takes its place, that of the product.
+#[derive(Clone)]
+pub(crate) struct Then {
+    pub op: Op,
+    pub n_operands: usize,
+    pub product: (usize, Shape),
+    pub program: Program,
 }
 
 /// One kernel launch.
@@ -114,9 +126,68 @@ impl Plan {
             planner.unit(&unit);
         }
         let mut plan = planner.finish();
+        plan.join_epilogues();
         plan.join_tiles();
         plan.batches = concurrent::batches(&mut plan);
         plan
+    }
+
+    /// Makes one step of a product and the group after it that reads its result in place.
+    fn join_epilogues(&mut self) {
+        let mut joined: Vec<Step> = Vec::with_capacity(self.steps.len());
+        for step in std::mem::take(&mut self.steps) {
+            match joined.last().and_then(|last| self.epilogue(last, &step)) {
+                Some(both) => {
+                    joined.pop();
+                    joined.push(both);
+                }
+                None => joined.push(step),
+            }
+        }
+        self.steps = joined;
+    }
+
+    fn epilogue(&self, product: &Step, group: &Step) -> Option<Step> {
+        let (Action::Op(op @ (Op::Matmul(_) | Op::Linear(_))), Action::Tiles(programs)) =
+            (&product.action, &group.action)
+        else {
+            return None;
+        };
+        let ([program], [result]) = (&programs[..], &product.outputs[..]) else { return None };
+        let overlap = |a, b| concurrent::overlap(self, a, b);
+        let same_place = |s: usize| {
+            self.storages[s].home == self.storages[result.0].home
+                && self.storages[s].len == self.storages[result.0].len
+        };
+        let operands = || group.inputs.iter().zip(&program.operands);
+        let reads = operands().any(|(r, _)| r.storage == result.0)
+            && operands().all(|(r, operand)| {
+                !overlap(r.storage, result.0)
+                    || same_place(r.storage) && matches!(operand.access, Access::Dense { offset: 0 })
+            });
+        // The product still reads its operands while the first results of the group are written.
+        let apart = group.outputs.iter().all(|&(s, _)| {
+            product.inputs.iter().all(|r| !overlap(s, r.storage)) && (!overlap(s, result.0) || same_place(s))
+        });
+        if self.storages[result.0].dtype != DType::F32
+            || program.numel() != result.1.numel()
+            || !reads
+            || !apart
+        {
+            return None;
+        }
+        let mut outputs = group.outputs.clone();
+        if !group.outputs.iter().any(|&(s, _)| overlap(s, result.0)) {
+            outputs.push(result.clone());
+        }
+        let n_operands = product.inputs.len();
+        let then = Then { op: op.clone(), n_operands, product: result.clone(), program: program.clone() };
+        Some(Step {
+            action: Action::Then(Box::new(then)),
+            inputs: product.inputs.iter().chain(&group.inputs).cloned().collect(),
+            outputs,
+            nodes: product.nodes.iter().chain(&group.nodes).copied().collect(),
+        })
     }
 
     /// Makes one step of neighbouring groups that do not touch each other's memory.
@@ -201,6 +272,11 @@ impl Plan {
     pub(crate) fn result_nodes(&self, i: usize) -> Vec<NodeId> {
         match &self.steps[i].action {
             Action::Tiles(programs) => programs.iter().flat_map(|p| &p.results).map(|r| r.node).collect(),
+            Action::Then(then) => {
+                let results = then.program.results.iter().map(|r| r.node);
+                let n_rest = self.steps[i].outputs.len() - then.program.results.len();
+                results.chain(self.steps[i].nodes[..n_rest].iter().copied()).collect()
+            }
             _ => self.steps[i].nodes.to_vec(),
         }
     }

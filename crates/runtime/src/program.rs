@@ -8,13 +8,15 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use thalweg_core::{DType, Layout};
 use thalweg_graph::{Graph, Kind, NodeId};
+use thalweg_kernels::stream::{arithmetic, copy_past_caches, prefetch};
 use thalweg_kernels::threads::parallel;
 use thalweg_tensor::Meta;
-use thalweg_tensor::ops::Tile;
+use thalweg_tensor::ops::{Op, Tile};
 
 /// Elements per parallel task.
 const GRAIN: usize = 32 << 10;
@@ -23,6 +25,12 @@ const REGISTER_BYTES: usize = 24 << 10;
 /// Groups above this many elements are cut at `GRAIN`; smaller ones are one task.
 const MAX_TILE: usize = 1024;
 const MIN_TILE: usize = 64;
+/// Elements above which operands are not expected in a cache.
+const FAR: usize = 1 << 18;
+/// Elements above which results are not expected to stay in a cache until they are read.
+const HUGE: usize = 1 << 22;
+/// f32 in a cache line.
+const LINE: usize = 16;
 
 /// Where an instruction reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +133,7 @@ impl Walk {
 
     /// Calls `f(position, stride, range of the tile)` for the straight runs of elements
     /// `start..start + len`.
-    fn runs(&self, start: usize, len: usize, mut f: impl FnMut(isize, isize, std::ops::Range<usize>)) {
+    fn runs(&self, start: usize, len: usize, mut f: impl FnMut(isize, isize, Range<usize>)) {
         let Some(&(inner, stride)) = self.axes.last() else { return f(self.offset, 0, 0..len) };
         let mut done = 0;
         while done < len {
@@ -178,6 +186,11 @@ impl Program {
         self.tile = (fits / MIN_TILE * MIN_TILE).clamp(MIN_TILE, MAX_TILE);
     }
 
+    /// How many elements it computes.
+    pub(crate) fn numel(&self) -> usize {
+        self.numel
+    }
+
     /// How many pieces it is cut into.
     fn n_tasks(&self) -> usize {
         self.numel.div_ceil(GRAIN)
@@ -189,17 +202,45 @@ impl Program {
     /// As for [`run`].
     unsafe fn run_task(&self, task: usize, operands: &[Memory], results: &[Memory]) {
         let range = task * GRAIN..((task + 1) * GRAIN).min(self.numel);
+        // SAFETY: handed on; tasks have ranges of their own.
+        unsafe { self.run_range(range, operands, results) };
+    }
+
+    /// Runs it for some of the elements.
+    ///
+    /// # Safety
+    /// As for [`run`], for these elements alone.
+    pub(crate) unsafe fn run_range(&self, range: Range<usize>, operands: &[Memory], results: &[Memory]) {
         with_registers(self.n_registers * self.tile, |registers| {
             for &(register, value) in &self.constants {
                 let at = register as usize * self.tile;
-                registers[at..at + self.tile].fill(value);
+                registers[at..at + self.tile.min(range.len())].fill(value);
             }
             for start in range.clone().step_by(self.tile) {
                 let len = self.tile.min(range.end - start);
+                if self.numel >= FAR {
+                    self.fetch(start + len, operands, results);
+                }
                 // SAFETY: the caller's promise; tasks and tiles have ranges of their own.
                 unsafe { self.run_tile(registers.as_mut_ptr(), operands, results, start, len) };
             }
         });
+    }
+
+    /// Asks for the next tile while this one is computed: a tile is about a page, and the hardware looks
+    /// ahead only within one.
+    fn fetch(&self, start: usize, operands: &[Memory], results: &[Memory]) {
+        let ahead = |memory: &Memory, at: usize| {
+            let at = memory.0.cast::<f32>().wrapping_add(at);
+            (0..self.tile).step_by(LINE).for_each(|i| prefetch(at.wrapping_add(i)));
+        };
+        for (operand, memory) in self.operands.iter().zip(operands) {
+            if let (Access::Dense { offset }, DType::F32) = (&operand.access, operand.dtype) {
+                ahead(memory, offset + start);
+            }
+        }
+        let in_place = self.results.iter().zip(results).filter(|(r, _)| r.register.is_none());
+        in_place.for_each(|(_, memory)| ahead(memory, start));
     }
 
     /// # Safety
@@ -264,8 +305,11 @@ impl Program {
                         let y = std::slice::from_raw_parts_mut(memory.0.add(start), len);
                         y.iter_mut().zip(x).for_each(|(y, x)| *y = u8::from(*x != 0.0));
                     }
-                    _ => std::slice::from_raw_parts_mut(memory.0.cast::<f32>().add(start), len)
-                        .copy_from_slice(x),
+                    // Only huge results come from a register.
+                    _ => copy_past_caches(
+                        x,
+                        std::slice::from_raw_parts_mut(memory.0.cast::<f32>().add(start), len),
+                    ),
                 }
             }
         }
@@ -339,6 +383,13 @@ fn with_registers(len: usize, f: impl FnOnce(&mut [f32])) {
         }
         f(&mut registers[..len]);
     });
+}
+
+/// What a member of a group does to a tile, and the values it reads.
+struct Piece {
+    id: NodeId,
+    tile: Tile,
+    reads: SmallVec<[NodeId; 3]>,
 }
 
 /// Assigns registers: a value holds one from its instruction to its last use.
@@ -426,29 +477,68 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// What each member does and reads. A product that only a sum or a difference reads is part of it: one pass over
+    /// a tile instead of two.
+    fn pieces(&self) -> Vec<Piece> {
+        let mut uses: HashMap<NodeId, usize> = HashMap::new();
+        for &input in self.members.iter().flat_map(|&id| &self.graph.node(id).inputs) {
+            *uses.entry(input).or_default() += 1;
+        }
+        let alone = |id: NodeId| uses[&id] == 1 && !self.result_of.contains_key(&id);
+        let product = |id: NodeId| {
+            matches!(self.graph.op(id), Some(Op::Mul(_))) && alone(id) && self.members.contains(&id)
+        };
+        let mut taken = std::collections::HashSet::new();
+        let mut pieces: Vec<Piece> = Vec::with_capacity(self.members.len());
+        for &id in self.members {
+            let node = self.graph.node(id);
+            let Kind::Op(op) = &node.kind else { unreachable!("groups are made of ops") };
+            let with = |product: NodeId, other: NodeId, tile: Tile| {
+                let factors = &self.graph.node(product).inputs;
+                (Piece { id, tile, reads: smallvec![factors[0], factors[1], other] }, product)
+            };
+            let joined = match (op, &node.inputs[..]) {
+                (Op::Add(_), &[a, b]) if product(a) => Some(with(a, b, Tile::Zip3(arithmetic::mul_add))),
+                (Op::Add(_), &[a, b]) if product(b) => Some(with(b, a, Tile::Zip3(arithmetic::mul_add))),
+                (Op::Sub(_), &[a, b]) if product(a) => Some(with(a, b, Tile::Zip3(arithmetic::mul_sub))),
+                (Op::Sub(_), &[a, b]) if product(b) => Some(with(b, a, Tile::Zip3(arithmetic::sub_mul))),
+                _ => None,
+            };
+            if let Some((piece, product)) = joined {
+                taken.insert(product);
+                pieces.push(piece);
+                continue;
+            }
+            let metas: SmallVec<[&Meta; 3]> = node.inputs.iter().map(|&x| &self.graph.node(x).meta).collect();
+            let tile = op.tile(&metas, &node.meta).expect("groups are made of ops with tiles");
+            pieces.push(Piece { id, tile, reads: node.inputs.iter().copied().collect() });
+        }
+        pieces.retain(|piece| !taken.contains(&piece.id));
+        pieces
+    }
+
     fn build(mut self) -> Program {
+        let pieces = self.pieces();
         let mut last_use: HashMap<NodeId, usize> = HashMap::new();
-        for (i, &id) in self.members.iter().enumerate() {
-            self.graph.node(id).inputs.iter().for_each(|&input| {
+        for (i, piece) in pieces.iter().enumerate() {
+            piece.reads.iter().for_each(|&input| {
                 last_use.insert(input, i);
             });
         }
         let mut at: HashMap<NodeId, Source> = self.operand_of.clone();
         let mut instructions = Vec::new();
-        for (i, &id) in self.members.iter().enumerate() {
+        for (i, &Piece { id, tile, ref reads }) in pieces.iter().enumerate() {
             let node = self.graph.node(id);
-            let Kind::Op(op) = &node.kind else { unreachable!("groups are made of ops") };
-            let metas: SmallVec<[&Meta; 3]> = node.inputs.iter().map(|&x| &self.graph.node(x).meta).collect();
-            let tile = op.tile(&metas, &node.meta).expect("groups are made of ops with tiles");
             let mut sources = [Source::Register(0); 3];
-            for (source, x) in sources.iter_mut().zip(&node.inputs) {
+            for (source, x) in sources.iter_mut().zip(reads) {
                 *source = at[x];
             }
             // The target is chosen while the sources are still held: a block function whose target
             // is its source would be compiled to scalar code.
             let result = self.result_of.get(&id).copied();
+            let huge = node.meta.numel() >= HUGE && !last_use.contains_key(&id);
             let target = match result {
-                Some(r) if node.meta.dtype == DType::F32 => Target::Result(r),
+                Some(r) if node.meta.dtype == DType::F32 && !huge => Target::Result(r),
                 _ => Target::Register(self.register()),
             };
             if let (Some(r), Target::Register(register)) = (result, target) {
@@ -463,7 +553,7 @@ impl<'a> Builder<'a> {
             );
             instructions.push(Instruction { tile, sources, target });
             // Registers of members that are not read again; a converted result is held to the end.
-            let mut inputs: SmallVec<[NodeId; 3]> = node.inputs.iter().copied().collect();
+            let mut inputs = reads.clone();
             inputs.sort_unstable();
             inputs.dedup();
             for x in inputs {

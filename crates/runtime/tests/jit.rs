@@ -260,3 +260,74 @@ fn sibling_products_with_captured_weights_run_as_one_step() {
     let n = |name: &str| f.plan().steps().filter(|s| s.ops.contains(&name)).count();
     assert_eq!((n("linear"), n("concat")), (1, 0), "{}", f.plan());
 }
+
+#[test]
+fn one_trace_serves_every_batch_size_with_the_bits_of_its_own() {
+    let step = |options: JitOptions| {
+        let mut rng = Rng::seed(3);
+        let (w, b) = (rng.normal([5, 3], 0.0, 1.0), rng.normal([3], 0.0, 1.0));
+        let (w, b) = (Param::new("w", w), Param::new("b", b));
+        let mut calls = 0;
+        let mut f = jit_with(options, |(x, y): (Tensor, Tensor)| {
+            calls += 1;
+            let loss = (x.matmul(&w.get()) + b.get()).tanh().cross_entropy(&y);
+            let g = loss.grad(&[&w, &b]);
+            w.set(w.get() - &g[0] * 0.1);
+            b.set(b.get() - &g[1] * 0.1);
+            loss
+        });
+        let mut losses = Vec::new();
+        for n in [8, 3, 1, 64, 8, 2] {
+            let (x, y) = (rng.normal([n, 5], 0.0, 1.0), rng.randint([n], 0, 3));
+            losses.push(f.call((x, y)).unwrap().item::<f32>().to_bits());
+        }
+        let why = f.explain();
+        drop(f);
+        (losses, calls, why)
+    };
+    let (want, calls, _) = step(JitOptions::default());
+    assert_eq!(calls, 5);
+    let (got, calls, why) = step(JitOptions::default().any_batch());
+    assert_eq!(got, want);
+    assert_eq!(calls, 4, "three sizes, and a batch of one by itself: {why}");
+    assert!(why.contains("serves every batch size") && why.contains("planned anew, not traced"), "{why}");
+}
+
+#[test]
+fn a_function_that_does_not_follow_its_batch_is_traced_for_each_size_and_says_why() {
+    let mut f = jit_with(JitOptions::default().any_batch(), |x: Tensor| {
+        x.matmul(&x.transpose(0, 1)).reshape([-1]).sum(())
+    });
+    for n in [2, 3, 4] {
+        assert_eq!(f.call(Tensor::ones([n, 2], DType::F32)).unwrap().item::<f32>(), (2 * n * n) as f32);
+    }
+    assert!(f.explain().contains("this batch size only: reshape"), "{}", f.explain());
+}
+
+#[test]
+fn what_follows_a_product_runs_on_its_pieces_with_the_same_bits() {
+    let mut rng = Rng::seed(9);
+    for (m, k, n) in [(3, 5, 7), (1, 40, 300), (130, 70, 520), (300, 600, 700)] {
+        let (x, w) = (rng.normal([m, k], 0.0, 1.0), rng.normal([n, k], 0.0, 0.2));
+        let (b, r) = (rng.normal([n], 0.0, 1.0), rng.normal([m, n], 0.0, 1.0));
+        // In place, beside a result that stays, with further operands, and one that is repeated per row.
+        let f = |(x, r): (Tensor, Tensor)| {
+            let offset = b.reshape([1, n]).exp();
+            let y = x.linear(&w, Some(&b));
+            let gated = (&y * 0.3).tanh() * &r + offset;
+            let relu = x.matmul(&w.transpose(0, 1)).relu() * 0.5;
+            (relu, y, gated)
+        };
+        let mut compiled = jit(f);
+        let got = compiled.call((x.clone(), r.clone())).unwrap();
+        let names: Vec<String> = compiled.plan().steps().map(|s| s.name()).collect();
+        assert!(names.iter().any(|s| s.starts_with("linear ")), "{names:?}");
+        assert!(names.iter().any(|s| s.starts_with("matmul ")), "{names:?}");
+        let want = f((x.clone(), r.clone()));
+        let bits = |t: &Tensor| t.to_vec::<f32>().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        for (got, want) in [(&got.0, &want.0), (&got.1, &want.1), (&got.2, &want.2)] {
+            assert_eq!(bits(got), bits(want), "{m}×{k}×{n}");
+        }
+        assert!(compiled.verify((x, r), 0.0).unwrap().is_none());
+    }
+}

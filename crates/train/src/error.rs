@@ -7,6 +7,7 @@ use thalweg_data::DataError;
 use thalweg_formats::FormatError;
 use thalweg_nn::NnError;
 use thalweg_runtime::RunError;
+use thalweg_tensor::OpError;
 use thiserror::Error;
 
 /// Why a net could not be trained, or a run directory not be used.
@@ -89,6 +90,9 @@ pub enum TrainError {
     /// A compiled step failed.
     #[error(transparent)]
     Step(Box<RunError>),
+    /// An op of a step that is not compiled refused its values.
+    #[error(transparent)]
+    Op(Box<OpError>),
     /// A checkpoint of something else.
     #[error("the checkpoint of step {step} in {} is not of this training: {reason}", path.display())]
     Checkpoint {
@@ -151,4 +155,4 @@ macro_rules! boxed {
     )*};
 }
 
-boxed!(Nn(NnError), Data(DataError), Step(RunError));
+boxed!(Nn(NnError), Data(DataError), Step(RunError), Op(OpError));

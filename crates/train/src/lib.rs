@@ -26,8 +26,8 @@ pub use error::TrainError;
 pub use metrics::{Line, Metrics};
 pub use report::report;
 pub use run::Run;
-pub use summary::{RunSummary, list, table};
+pub use summary::{RunSummary, compare, list, table};
 pub use trainer::{
-    Callback, Ended, Epochs, Fitted, Measured, Parts, Passes, Progress, Span, State, Steps, Trainer,
+    Callback, Ended, Epochs, Fitted, Measure, Parts, Passes, Progress, Span, State, Steps, Trainer,
     VALIDATION_LOSS, weights_hash,
 };

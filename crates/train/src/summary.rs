@@ -84,11 +84,7 @@ pub fn list(folder: impl AsRef<Path>) -> Result<Vec<RunSummary>, TrainError> {
 /// Runs side by side: one row each, with the last value of each metric and the settings in which they differ.
 pub fn table(runs: &[RunSummary]) -> String {
     let metrics: BTreeSet<&String> = runs.iter().flat_map(|r| r.last.keys()).collect();
-    let settings: BTreeSet<&String> = runs.iter().flat_map(|r| r.config.keys()).collect();
-    let differing: Vec<&String> = settings
-        .into_iter()
-        .filter(|s| runs.iter().any(|r| r.config.get(*s) != runs[0].config.get(*s)))
-        .collect();
+    let differing = differing(runs);
     let mut rows = vec![Vec::new()];
     rows[0].extend(["run", "state", "step", "seconds"].map(str::to_owned));
     rows[0].extend(metrics.iter().map(|m| (*m).clone()));
@@ -101,7 +97,42 @@ pub fn table(runs: &[RunSummary]) -> String {
         row.extend(differing.iter().map(|s| run.config.get(*s).cloned().unwrap_or("-".to_owned())));
         rows.push(row);
     }
-    aligned(&rows)
+    aligned(&rows, 2)
+}
+
+/// A few runs in columns: state, steps, time, the last and the best value of each metric, and the settings in which they
+/// differ. What is lower is better for losses and errors, and what is higher for everything else.
+pub fn compare(runs: &[RunSummary]) -> String {
+    let mut rows = vec![row("", runs, |r| r.name.clone())];
+    rows.push(row("state", runs, |r| if r.finished { "finished" } else { "unfinished" }.to_owned()));
+    rows.push(row("steps", runs, |r| r.step.to_string()));
+    rows.push(row("seconds", runs, |r| format!("{:.1}", r.seconds)));
+    rows.push(row("steps/s", runs, |r| format!("{:.1}", r.step as f64 / r.seconds.max(1e-9))));
+    let metrics: BTreeSet<&String> = runs.iter().flat_map(|r| r.last.keys()).collect();
+    for metric in metrics {
+        rows.push(row(metric, runs, |r| r.last.get(metric).map_or("-".to_owned(), |v| short(*v))));
+        let best = |r: &RunSummary| {
+            let falls = ["loss", "error", "objective", "perplexity"].iter().any(|w| metric.contains(w));
+            let pick = if falls { f64::min } else { f64::max };
+            r.series(metric).into_iter().map(|(_, v)| v).reduce(pick).map_or("-".to_owned(), short)
+        };
+        rows.push(row(&format!("  best {metric}"), runs, best));
+    }
+    for setting in differing(runs) {
+        rows.push(row(setting, runs, |r| r.config.get(setting).cloned().unwrap_or("-".to_owned())));
+    }
+    aligned(&rows, 1)
+}
+
+fn row(name: &str, runs: &[RunSummary], cell: impl Fn(&RunSummary) -> String) -> Vec<String> {
+    std::iter::once(name.to_owned()).chain(runs.iter().map(cell)).collect()
+}
+
+/// The settings that are not the same in all runs.
+fn differing(runs: &[RunSummary]) -> Vec<&String> {
+    let settings: BTreeSet<&String> = runs.iter().flat_map(|r| r.config.keys()).collect();
+    let differs = |s: &&String| runs.iter().any(|r| r.config.get(*s) != runs[0].config.get(*s));
+    settings.into_iter().filter(differs).collect()
 }
 
 /// A number in about six characters.
@@ -109,14 +140,14 @@ pub(crate) fn short(v: f64) -> String {
     if v == 0.0 || (1e-3..1e5).contains(&v.abs()) { format!("{v:.4}") } else { format!("{v:.3e}") }
 }
 
-/// Columns as wide as their widest cell: names to the left, numbers to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
+/// Columns as wide as their widest cell: the first ones, names, to the left, numbers to the right.
+fn aligned(rows: &[Vec<String>], names: usize) -> String {
     let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
     let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, &w))| match i {
-            0 | 1 => format!("{cell:<w$}"),
-            _ => format!("{cell:>w$}"),
+        let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, &w))| match i < names {
+            true => format!("{cell:<w$}"),
+            false => format!("{cell:>w$}"),
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };

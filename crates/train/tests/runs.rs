@@ -7,7 +7,7 @@ use serde_json::json;
 use thalweg_data::{Channels, decode, encode_png};
 use thalweg_tensor::Tensor;
 use thalweg_train::plot::{Plot, Series};
-use thalweg_train::{Keep, Run, Snapshot, TrainError, list, report, table};
+use thalweg_train::{Keep, Run, Snapshot, TrainError, compare, list, report, table};
 
 fn folder(test: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("thalweg-runs-{}-{test}", std::process::id()));
@@ -69,6 +69,14 @@ fn a_comparison_shows_the_settings_that_differ() {
     assert_eq!(lines[0], "run state step seconds loss opt.lr");
     assert!(lines[1].starts_with("a finished 10 ") && lines[1].ends_with(" 0.1000 0.01"), "{lines:?}");
     assert!(lines[2].starts_with("b unfinished 10 ") && lines[2].ends_with(" 1.0000 0.1"), "{lines:?}");
+    let columns: Vec<Vec<String>> =
+        compare(&runs).lines().map(|l| l.split_whitespace().map(str::to_owned).collect()).collect();
+    assert_eq!(columns[0], ["a", "b"]);
+    let named = |name: &str| columns.iter().find(|c| c.join(" ").starts_with(name)).unwrap().clone();
+    assert_eq!(named("state")[1..], ["finished", "unfinished"]);
+    assert_eq!(named("best loss")[2..], ["0.1000", "1.0000"]);
+    assert_eq!(named("opt.lr")[1..], ["0.01", "0.1"]);
+    assert!(!compare(&runs).contains("batch"), "what is the same is left out");
     fs::remove_dir_all(dir).unwrap();
 }
 

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use thalweg_core::DType;
 use thalweg_data::{Dataset, Examples, iris};
 use thalweg_nn::schedule::StepDecay;
 use thalweg_nn::{Activation, Adam, Dropout, Layer, Linear, Module, Sequential, Sgd, hit_rate};
@@ -135,6 +136,95 @@ fn training_learns_and_its_length_may_be_counted_in_steps() {
 
     let fitted = Trainer::new(net(16), Adam::new(0.01), loss).fit(data().batches(40), Steps(6)).unwrap();
     assert_eq!((fitted.steps, fitted.epochs, fitted.ended), (6, 1, Ended::Done));
+}
+
+/// Everything that shapes a step: parts of a batch, an average, numbers that look at the net.
+fn shaped(run: Option<&Path>, steps: u64, stop_after: u64, shape: impl Fn(Shaped) -> Shaped) -> Fitted {
+    let plain: fn(&Sequential, (Tensor, Tensor)) -> Tensor = loss;
+    let mut trainer = shape(Trainer::new(plain_net(), Adam::new(0.01), plain))
+        .validate(data().batches(64))
+        .validate_every(Steps(4))
+        .observe("size", |net: &Sequential| {
+            net.params().iter().map(|p| p.param.get().square().sum(()).item::<f32>() as f64).sum()
+        })
+        .callback(StopAfter(stop_after));
+    if let Some(run) = run {
+        trainer = trainer.checkpoint_every(Steps(2), run).resume(true);
+    }
+    trainer.fit(data().batches(40).seed(5), Steps(steps)).unwrap()
+}
+
+type Shaped = Trainer<Sequential, Adam, (Tensor, Tensor), fn(&Sequential, (Tensor, Tensor)) -> Tensor>;
+
+/// Without dropout, so that parts of a batch draw nothing.
+fn plain_net() -> Sequential {
+    let mut rng = Rng::seed(3);
+    Sequential::new()
+        .then(Linear::new(4, 16, &mut rng))
+        .then(Activation::Relu)
+        .then(Linear::new(16, 3, &mut rng))
+}
+
+#[test]
+fn a_batch_in_parts_is_the_same_step() {
+    let whole = shaped(None, 12, u64::MAX, |t| t);
+    // 40 samples in 3 parts, and the last 30 in 3: uneven and even.
+    let parts = shaped(None, 12, u64::MAX, |t| t.accumulate(3));
+    for name in [VALIDATION_LOSS, "size"] {
+        let (a, b) = (whole.metrics[name], parts.metrics[name]);
+        assert!((a - b).abs() < 1e-5 * a.abs(), "{name}: {a} {b}");
+    }
+    let eager = shaped(None, 12, u64::MAX, |t| t.accumulate(3).eager());
+    assert!((eager.metrics["size"] - parts.metrics["size"]).abs() < 1e-4);
+}
+
+#[test]
+fn narrow_products_learn_almost_the_same() {
+    let (wide, narrow) =
+        (shaped(None, 40, u64::MAX, |t| t), shaped(None, 40, u64::MAX, |t| t.precision(DType::BF16)));
+    let (a, b) = (wide.metrics[VALIDATION_LOSS], narrow.metrics[VALIDATION_LOSS]);
+    assert!(a != b && (a - b).abs() < 0.05, "{a} {b}");
+}
+
+#[test]
+fn averaged_weights_are_measured_kept_and_resumed_to_the_same_bits() {
+    let averaged = |t: Shaped| t.average(0.9);
+    let straight = shaped(None, 10, u64::MAX, averaged);
+    assert_ne!(straight.weights, shaped(None, 10, u64::MAX, |t| t).weights);
+    let run = folder("average");
+    while shaped(Some(&run), 10, 3, averaged).ended == Ended::Stopped {}
+    let resumed = Run::summary_of(&run).unwrap().unwrap();
+    assert_eq!(resumed["weights"], straight.weights);
+    assert_eq!(resumed["metrics"]["size"].as_f64().unwrap(), straight.metrics["size"]);
+    assert!(std::fs::read_to_string(run.join("graph.html")).unwrap().contains("<svg"));
+    let steps: Vec<u64> = Run::metrics_of(&run)
+        .unwrap()
+        .iter()
+        .filter(|l| l.values.contains_key("size"))
+        .map(|l| l.step)
+        .collect();
+    assert_eq!(steps, [4, 8, 10], "every four steps, and at the end");
+    std::fs::remove_dir_all(run).unwrap();
+}
+
+#[test]
+fn autobatched_steps_agree_with_compiled_ones() {
+    let (compiled, batched) =
+        (shaped(None, 8, u64::MAX, |t| t), shaped(None, 8, u64::MAX, |t| t.autobatch()));
+    assert!((compiled.metrics["size"] - batched.metrics["size"]).abs() < 1e-4);
+}
+
+#[test]
+fn a_part_may_be_saved_less_often() {
+    let run = folder("intervals");
+    shaped(Some(&run), 6, u64::MAX, |t| t.save_part_every("optimizer", Steps(4)));
+    let steps = |part: &str| {
+        let prefix = format!("{part}-");
+        let files = std::fs::read_dir(run.join("checkpoints")).unwrap().map(|f| f.unwrap().file_name());
+        files.filter(|f| f.to_string_lossy().contains(&prefix) || f.to_string_lossy().contains(part)).count()
+    };
+    assert!(steps("model") > steps("optimizer"), "{} {}", steps("model"), steps("optimizer"));
+    std::fs::remove_dir_all(run).unwrap();
 }
 
 #[test]

@@ -2,10 +2,14 @@
 //! scripts in `benches/peers`.
 
 mod clock;
+mod compiler;
 mod networks;
 mod workloads;
 
-use anyhow::{Result, bail};
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
 
 use clock::Timing;
 
@@ -19,6 +23,13 @@ pub struct Args {
     /// Print `framework,threads,workload,wall_median,wall_min,cpu_median,cpu_min,n` in ms.
     #[arg(long)]
     csv: bool,
+    /// Print where the time of a training step goes, step by step of its plan, instead of timing it.
+    #[arg(long, conflicts_with = "csv")]
+    profile: bool,
+    /// Write data, weights and first losses of the networks to files in this folder instead of timing them;
+    /// `benches/peers/agree.py` compares them with PyTorch's.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["csv", "profile"])]
+    export: Option<PathBuf>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -29,27 +40,51 @@ pub fn run(args: &Args) -> Result<()> {
             let names: Vec<&str> = all.iter().filter(|w| w.group == *group).map(|w| w.name).collect();
             println!("  {group}: {}", names.join(" "));
         }
+        println!("  compiler: what compiling costs and saves, as a table");
         return Ok(());
     }
     for name in &args.names {
-        if !all.iter().any(|w| w.name == name || w.group == name) {
+        if name != "compiler" && !all.iter().any(|w| w.name == name || w.group == name) {
             bail!("no workload or group `{name}`; `thalweg bench` lists them");
         }
     }
     thalweg::set_threads(args.threads);
-    if !args.csv {
-        println!("{:<22} {:>12} {:>12} {:>6}", "workload", "median ms", "min ms", "n");
+    let mut out = std::io::stdout().lock();
+    let chosen = |group: &str, name: &str| args.names.iter().any(|n| n == name || n == group);
+    if args.profile || args.export.is_some() {
+        let networks = networks::TRAININGS.iter().filter(|(name, _)| chosen("networks", name));
+        for &(name, build) in networks {
+            let mut training = build();
+            match &args.export {
+                Some(folder) => {
+                    std::fs::create_dir_all(folder)
+                        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+                    training.export(&folder.join(format!("{name}.safetensors")))?;
+                }
+                None => writeln!(out, "{name}\n{}", training.step.profile())?,
+            }
+        }
+        return Ok(());
     }
-    for w in all.iter().filter(|w| args.names.iter().any(|n| n == w.name || n == w.group)) {
+    if chosen("compiler", "compiler") {
+        compiler::report(&mut out)?;
+    }
+    let timed: Vec<_> = all.iter().filter(|w| chosen(w.group, w.name)).collect();
+    if !args.csv && !timed.is_empty() {
+        writeln!(out, "{:<22} {:>12} {:>12} {:>6}", "workload", "median ms", "min ms", "n")?;
+    }
+    for w in timed {
         let Timing { wall_median, wall_min, cpu_median, cpu_min, n } = (w.run)();
         if args.csv {
             let (threads, name) = (args.threads, w.name);
-            println!(
+            writeln!(
+                out,
                 "thalweg,{threads},{name},{wall_median:.6},{wall_min:.6},{cpu_median:.6},{cpu_min:.6},{n}"
-            );
+            )?;
         } else {
-            println!("{:<22} {wall_median:>12.6} {wall_min:>12.6} {n:>6}", w.name);
+            writeln!(out, "{:<22} {wall_median:>12.6} {wall_min:>12.6} {n:>6}", w.name)?;
         }
+        out.flush()?;
     }
     Ok(())
 }

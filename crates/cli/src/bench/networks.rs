@@ -1,75 +1,166 @@
 //! The networks of `benches/peers`: the same shapes, optimisers and random data, trained by a
 //! compiled step.
 
+use std::path::Path;
+
+use anyhow::Result;
 use thalweg::prelude::*;
-use thalweg::{AttentionOptions, CellWeights, ConvOptions, MaxPoolOptions, Optimizer, Rule};
+use thalweg::{
+    AttentionOptions, CellWeights, ConvOptions, Jit, MaxPoolOptions, Optimizer, Plan, Rule, autocast,
+};
 
 use super::clock::{Timing, time};
 use super::workloads::Workload;
 
+/// Name and construction of each network that is trained.
+pub const TRAININGS: [(&str, fn() -> Training); 7] = [
+    ("a", || {
+        let mut rng = Rng::seed(0);
+        let net = Mlp::new(&[784, 100, 10], &mut rng);
+        let (x, y) = (rng.normal([100, 784], 0.0, 1.0), rng.randint([100], 0, 10));
+        Training::new(net, Adagrad::new(0.01), (x, y), |net, x, y| net.forward(x).cross_entropy(y))
+    }),
+    ("b", || {
+        let mut rng = Rng::seed(0);
+        let net = Mlp::new(&[784, 1024, 1024, 10], &mut rng);
+        let (x, y) = (rng.normal([256, 784], 0.0, 1.0), rng.randint([256], 0, 10));
+        let sgd = Sgd::new(0.01).momentum(0.9);
+        Training::new(net, sgd, (x, y), |net, x, y| net.forward(x).cross_entropy(y))
+    }),
+    ("c", || {
+        let mut rng = Rng::seed(0);
+        let net = Cnn::new(&mut rng);
+        let (x, y) = (rng.normal([64, 1, 28, 28], 0.0, 1.0), rng.randint([64], 0, 10));
+        Training::new(net, Adam::new(1e-3), (x, y), |net, x, y| net.forward(x).cross_entropy(y))
+    }),
+    ("d", || gpt(SMALL, None)),
+    ("e", || gpt(LARGE, None)),
+    ("e-bf16", || gpt(LARGE, Some(BF16))),
+    ("h", || {
+        let mut rng = Rng::seed(0);
+        let net = LstmNet::new(&mut rng);
+        let (x, y) = (rng.normal([64, 28, 28], 0.0, 1.0), rng.randint([64], 0, 10));
+        Training::new(net, Adam::new(1e-3), (x, y), |net, x, y| net.forward(x).cross_entropy(y))
+    }),
+];
+
 pub fn all() -> Vec<Workload> {
-    let w = |name, run| Workload { group: "networks", name, run };
-    vec![
-        w("a", || {
-            let mut rng = Rng::seed(0);
-            let net = Mlp::new(&[784, 100, 10], &mut rng);
-            let (x, y) = (rng.normal([100, 784], 0.0, 1.0), rng.randint([100], 0, 10));
-            train(&net, Adagrad::new(0.01), (x, y), |net, x, y| net.forward(x).cross_entropy(y))
-        }),
-        w("b", || {
-            let mut rng = Rng::seed(0);
-            let net = Mlp::new(&[784, 1024, 1024, 10], &mut rng);
-            let (x, y) = (rng.normal([256, 784], 0.0, 1.0), rng.randint([256], 0, 10));
-            train(&net, Sgd::new(0.01).momentum(0.9), (x, y), |net, x, y| net.forward(x).cross_entropy(y))
-        }),
-        w("c", || {
-            let mut rng = Rng::seed(0);
-            let net = Cnn::new(&mut rng);
-            let (x, y) = (rng.normal([64, 1, 28, 28], 0.0, 1.0), rng.randint([64], 0, 10));
-            train(&net, Adam::new(1e-3), (x, y), |net, x, y| net.forward(x).cross_entropy(y))
-        }),
-        w("d", || gpt(Sizes { layers: 4, width: 128, heads: 4, context: 64, batch: 16 })),
-        w("e", || gpt(Sizes { layers: 6, width: 384, heads: 6, context: 256, batch: 4 })),
-        w("f", || {
+    let w = |name, run: Box<dyn Fn() -> Timing>| Workload { group: "networks", name, run };
+    let mut all: Vec<Workload> = TRAININGS
+        .iter()
+        .map(|&(name, build)| {
+            let run = move || {
+                let mut training = build();
+                time(1, || training.step.run())
+            };
+            w(name, Box::new(run))
+        })
+        .collect();
+    all.push(w(
+        "f",
+        Box::new(|| {
             let mut rng = Rng::seed(0);
             let (net, x) = (Cnn::new(&mut rng), rng.normal([1, 1, 28, 28], 0.0, 1.0));
             let mut forward = jit(|x: Tensor| net.forward(&x));
             time(1, move || forward.call(x.clone()).expect("shapes do not change"))
         }),
-        w("g", || {
+    ));
+    all.push(w(
+        "g",
+        Box::new(|| {
             let x = Rng::seed(0).normal([16 << 20], 0.0, 1.0);
             let mut f = jit(|x: Tensor| (&x * 1.5 + 0.25).tanh() * x.sigmoid() + &x);
             time(1, move || f.call(x.clone()).expect("shapes do not change"))
         }),
-        w("h", || {
-            let mut rng = Rng::seed(0);
-            let net = LstmNet::new(&mut rng);
-            let (x, y) = (rng.normal([64, 28, 28], 0.0, 1.0), rng.randint([64], 0, 10));
-            train(&net, Adam::new(1e-3), (x, y), |net, x, y| net.forward(x).cross_entropy(y))
-        }),
+    ));
+    all.sort_by_key(|w| w.name);
+    all
+}
+
+/// The networks for inference, compiled: a deep MLP, the CNN and the transformer.
+pub fn inference_plans() -> Vec<(&'static str, Plan)> {
+    let mut rng = Rng::seed(0);
+    let mlp = Mlp::new(&[784, 1024, 1024, 1024, 1024, 1024, 10], &mut rng);
+    let (cnn, gpt) = (Cnn::new(&mut rng), Gpt::new(SMALL, &mut rng));
+    let plan = |x: Tensor, f: &dyn Fn(&Tensor) -> Tensor| {
+        let mut f = jit(|x: Tensor| f(&x));
+        f.call(x).expect("the network is sound");
+        f.plan().clone()
+    };
+    vec![
+        ("a deep MLP", plan(rng.normal([256, 784], 0.0, 1.0), &|x| mlp.forward(x))),
+        ("c", plan(rng.normal([64, 1, 28, 28], 0.0, 1.0), &|x| cnn.forward(x))),
+        ("d", plan(rng.randint([SMALL.batch, SMALL.context], 0, VOCABULARY as i64), &|x| gpt.forward(x))),
     ]
 }
 
-/// One compiled training step, timed; the loss is read after each.
-fn train<M: Module, R: Rule>(
-    net: &M,
-    mut opt: Optimizer<R>,
-    (x, y): (Tensor, Tensor),
-    loss: impl Fn(&M, &Tensor, &Tensor) -> Tensor,
-) -> Timing {
-    let mut step = jit(|(x, y): (Tensor, Tensor)| {
-        let loss = loss(net, &x, &y);
-        opt.step(net, &loss);
-        loss
-    });
-    let timing = time(1, || step.call((x.clone(), y.clone())).expect("shapes do not change").item::<f32>());
-    if std::env::var_os("THALWEG_PLAN").is_some() {
-        eprintln!("{}", step.plan());
+/// A network with its data and a compiled step.
+pub struct Training {
+    /// Weights in the order of the network.
+    pub state: Vec<(String, Param)>,
+    pub x: Tensor,
+    pub y: Tensor,
+    pub step: Box<dyn Step>,
+}
+
+/// A compiled step on the same data each time.
+pub trait Step {
+    /// Runs it; the loss is read after each.
+    fn run(&mut self) -> f32;
+    /// Where its time goes.
+    fn profile(&mut self) -> String;
+    /// What was compiled.
+    fn plan(&self) -> &Plan;
+}
+
+impl Training {
+    fn new<M: Module + 'static, R: Rule + 'static>(
+        net: M,
+        mut opt: Optimizer<R>,
+        (x, y): (Tensor, Tensor),
+        loss: impl Fn(&M, &Tensor, &Tensor) -> Tensor + 'static,
+    ) -> Self {
+        let state = net.state().iter().map(|n| (n.name.clone(), n.param.clone())).collect();
+        let step = jit(move |(x, y): (Tensor, Tensor)| {
+            let loss = loss(&net, &x, &y);
+            opt.step(&net, &loss);
+            loss
+        });
+        let step = Box::new(OnData { step, data: (x.clone(), y.clone()) });
+        Self { state, x, y, step }
     }
-    if std::env::var_os("THALWEG_PROFILE").is_some() {
-        eprintln!("{}", step.profile((x, y), 10).expect("shapes do not change"));
+
+    /// Writes data, weights and the losses of three steps from them, for others to compare with.
+    pub fn export(mut self, path: &Path) -> Result<()> {
+        let mut tensors = vec![("x".to_owned(), self.x.clone()), ("y".to_owned(), self.y.clone())];
+        for (i, (name, param)) in self.state.iter().enumerate() {
+            // A copy: the step writes over the parameter.
+            tensors.push((format!("{i:03}.{name}"), param.get() + 0.0));
+        }
+        let losses: Vec<f32> = (0..3).map(|_| self.step.run()).collect();
+        tensors.push(("losses".to_owned(), Tensor::from_vec(losses, [3])));
+        thalweg::save(path, tensors)?;
+        Ok(())
     }
-    timing
+}
+
+struct OnData<F> {
+    step: Jit<(Tensor, Tensor), Tensor, F>,
+    data: (Tensor, Tensor),
+}
+
+impl<F: FnMut((Tensor, Tensor)) -> Tensor> Step for OnData<F> {
+    fn run(&mut self) -> f32 {
+        self.step.call(self.data.clone()).expect("shapes do not change").item()
+    }
+
+    fn profile(&mut self) -> String {
+        self.step.profile(self.data.clone(), 10).expect("shapes do not change").to_string()
+    }
+
+    fn plan(&self) -> &Plan {
+        self.step.plan()
+    }
 }
 
 #[derive(Module)]
@@ -129,14 +220,20 @@ struct Sizes {
 }
 
 const VOCABULARY: usize = 65;
+const SMALL: Sizes = Sizes { layers: 4, width: 128, heads: 4, context: 64, batch: 16 };
+const LARGE: Sizes = Sizes { layers: 6, width: 384, heads: 6, context: 256, batch: 4 };
 
-fn gpt(sizes: Sizes) -> Timing {
+fn gpt(sizes: Sizes, narrow: Option<DType>) -> Training {
     let mut rng = Rng::seed(0);
     let net = Gpt::new(sizes, &mut rng);
     let shape = [sizes.batch, sizes.context];
     let (x, y) = (rng.randint(shape, 0, VOCABULARY as i64), rng.randint(shape, 0, VOCABULARY as i64));
-    train(&net, AdamW::new(3e-4), (x, y), |net, x, y| {
-        net.forward(x).reshape([y.numel(), VOCABULARY]).cross_entropy(&y.reshape(y.numel()))
+    Training::new(net, AdamW::new(3e-4), (x, y), move |net, x, y| {
+        let scores = match narrow {
+            Some(dtype) => autocast(dtype, || net.forward(x)).to_dtype(F32),
+            None => net.forward(x),
+        };
+        scores.reshape([y.numel(), VOCABULARY]).cross_entropy(&y.reshape(y.numel()))
     })
 }
 

@@ -8,7 +8,7 @@ use super::clock::{Timing, time};
 pub struct Workload {
     pub group: &'static str,
     pub name: &'static str,
-    pub run: fn() -> Timing,
+    pub run: Box<dyn Fn() -> Timing>,
 }
 
 /// `eager`: overhead of small ops. `product`: f32 matrix products. `stream`: 16 Mi floats.
@@ -20,7 +20,7 @@ const ROWS: usize = 16 << 10;
 const COLS: usize = 1 << 10;
 
 pub fn all() -> Vec<Workload> {
-    let w = |group, name, run| Workload { group, name, run };
+    let w = |group, name, run: fn() -> Timing| Workload { group, name, run: Box::new(run) };
     vec![
         w("eager", "add16", || {
             let x = random(&[16]);

@@ -2,26 +2,23 @@
 
 use anyhow::Result;
 use thalweg::schedule::Constant;
-use thalweg::train::Fitted;
-use thalweg::{Adagrad, Rng, Sequential, models};
+use thalweg::{Adagrad, models};
 
-use super::{Defaults, Recipe, Split, digits};
-use crate::train::Job;
+use super::classify::{classify, digits};
+use super::{Defaults, Length, Recipe};
+use crate::job::Job;
 
 pub static RECIPE: Recipe = Recipe {
     name: "mlp",
     alias: Some("tutorial"),
     about: "the lecture's 784-100-10 with AdaGrad on MNIST",
-    defaults: Defaults { epochs: 10, batch: 100, lr: 0.02 },
-    data: digits,
-    net,
-    fit,
+    defaults: Defaults { length: Length::Epochs(10), batch: 100, lr: 0.02 },
+    shows: false,
+    run,
 };
 
-fn net(rng: &mut Rng) -> Sequential {
-    models::mlp(&[784, 100, 10], rng)
-}
-
-fn fit(job: &Job, net: Sequential, data: Split) -> Result<Fitted> {
-    job.fit(net, Adagrad::new(job.settings.lr), Constant, data.train, data.test)
+fn run(job: &Job) -> Result<()> {
+    let data = digits(job)?;
+    let net = models::mlp(&[784, 100, 10], &mut job.rng());
+    classify(job, net, Adagrad::new(job.settings.lr), Constant, data.train, data.test)
 }

@@ -1,17 +1,29 @@
 //! What `thalweg train` can train: one file each. A recipe uses the library as any program would.
 
+mod a9a;
+mod cart;
+mod cart_pole;
+mod char_gpt;
+mod classify;
+mod gan;
 mod logistic;
+mod lstm;
 mod mlp;
 mod mnist;
+mod perceptron;
+mod resnet;
+mod tree_lstm;
+mod vae;
 
-use anyhow::Result;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValue;
-use thalweg::Rng;
-use thalweg::Sequential;
-use thalweg::data::Examples;
-use thalweg::train::Fitted;
+use thalweg::Tensor;
+use thalweg::data::{Channels, Image, encode_png};
+use thalweg::train::{Epochs, Span, Steps};
 
-use crate::train::Job;
+use crate::job::Job;
 
 /// A net, its data, and how the one learns the other.
 pub struct Recipe {
@@ -19,26 +31,49 @@ pub struct Recipe {
     pub alias: Option<&'static str>,
     pub about: &'static str,
     pub defaults: Defaults,
-    pub data: fn() -> Result<Split>,
-    pub net: fn(&mut Rng) -> Sequential,
-    /// Builds the optimiser and calls [`Job::fit`].
-    pub fit: fn(&Job, Sequential, Split) -> Result<Fitted>,
+    /// Whether the net shows what it can do when training is done.
+    pub shows: bool,
+    /// Builds a trainer and hands it to [`Job::work`], which trains, measures or uses the net.
+    pub run: fn(&Job) -> Result<()>,
 }
 
 /// What is used unless the command says otherwise.
 pub struct Defaults {
-    pub epochs: u64,
+    pub length: Length,
     pub batch: usize,
     pub lr: f64,
 }
 
-/// Samples to learn from, and others to be measured on.
-pub struct Split {
-    pub train: Examples,
-    pub test: Examples,
+/// How long a recipe trains.
+#[derive(Clone, Copy)]
+pub enum Length {
+    Epochs(u64),
+    Steps(u64),
 }
 
-pub static ALL: [&Recipe; 3] = [&mnist::RECIPE, &mlp::RECIPE, &logistic::RECIPE];
+impl From<Length> for Span {
+    fn from(length: Length) -> Self {
+        match length {
+            Length::Epochs(n) => Epochs(n).into(),
+            Length::Steps(n) => Steps(n).into(),
+        }
+    }
+}
+
+pub static ALL: [&Recipe; 12] = [
+    &mnist::RECIPE,
+    &mlp::RECIPE,
+    &resnet::RECIPE,
+    &lstm::RECIPE,
+    &vae::RECIPE,
+    &gan::RECIPE,
+    &logistic::RECIPE,
+    &perceptron::RECIPE,
+    &a9a::RECIPE,
+    &char_gpt::RECIPE,
+    &tree_lstm::RECIPE,
+    &cart_pole::RECIPE,
+];
 
 /// The recipe of this name or alias.
 pub fn find(name: &str) -> Option<&'static Recipe> {
@@ -51,8 +86,33 @@ pub fn names() -> Vec<PossibleValue> {
     ALL.iter().map(value).collect()
 }
 
-/// The digits of MNIST.
-fn digits() -> Result<Split> {
-    let data = thalweg::data::mnist()?;
-    Ok(Split { train: data.train, test: data.test })
+/// Writes pictures of 28 × 28 as one, eight in a row, to `samples.png` in the run.
+fn save_digits(job: &Job, pictures: &Tensor) -> Result<()> {
+    const SIDE: usize = 28;
+    const ROW: usize = 8;
+    let (n, grey) = (pictures.size(0), pictures.to_vec::<f32>());
+    let (width, height) = (ROW * SIDE, n.div_ceil(ROW) * SIDE);
+    let mut pixels = vec![0; width * height];
+    for (i, row) in grey.chunks(SIDE).enumerate() {
+        let (picture, y) = (i / SIDE, i % SIDE);
+        let at = (picture / ROW * SIDE + y) * width + picture % ROW * SIDE;
+        pixels[at..at + SIDE].iter_mut().zip(row).for_each(|(p, g)| *p = (g * 255.0).round() as u8);
+    }
+    let path = job.out.join("samples.png");
+    std::fs::write(&path, encode_png(&Image { width, height, channels: Channels::Grey, pixels }))
+        .with_context(|| format!("write {}", path.display()))?;
+    match job.json {
+        true => println!("{}", serde_json::json!({"samples": path})),
+        false => println!("{n} samples are in {}", path.display()),
+    }
+    Ok(())
+}
+
+/// A file of a folder, by the first of these names that exists, gzipped or not.
+fn file_in(folder: &Path, names: &[&str]) -> Result<PathBuf> {
+    let candidates = names.iter().flat_map(|n| [folder.join(n), folder.join(format!("{n}.gz"))]);
+    match candidates.into_iter().find(|p| p.exists()) {
+        Some(path) => Ok(path),
+        None => bail!("{} has no file {} (it may be gzipped)", folder.display(), names.join(" or ")),
+    }
 }

@@ -120,9 +120,8 @@ where
         D: Dataset<Batch = B>,
     {
         let (parts, mut cluster, length) = (self.trainer.into_parts(), self.cluster, length.into());
-        if parts.ends_early {
-            let instead = "validate and choose the best checkpoint";
-            return Err(ClusterError::Unsupported { what: "early_stop", instead });
+        if let Some((what, instead)) = parts.alone {
+            return Err(ClusterError::Unsupported { what, instead });
         }
         let per_epoch = batches.clone().epoch(0).steps() as u64;
         if per_epoch == 0 {

@@ -11,7 +11,7 @@ use thalweg_nn::{Module, Named};
 use thalweg_runtime::{RunError, Tree, jit};
 use thalweg_tensor::{Tensor, no_grad};
 use thalweg_train::{
-    Callback, Ended, Fitted, Measured, Passes, Progress, TrainError, VALIDATION_LOSS, weights_hash,
+    Callback, Ended, Fitted, Measure, Passes, Progress, TrainError, VALIDATION_LOSS, weights_hash,
 };
 
 use super::books::Books;
@@ -63,7 +63,7 @@ pub(super) fn tables(net: &impl Module, trained: &[String]) -> Result<Vec<TableS
 pub(super) struct Learning<'a, N, B, L, D: Dataset> {
     pub net: &'a N,
     pub loss: &'a L,
-    pub metrics: &'a [(String, Measured<N, B>)],
+    pub metrics: &'a [(String, Measure<N, B>)],
     pub validation: Option<&'a Passes<B>>,
     pub callbacks: Vec<Box<dyn Callback<N>>>,
     pub batches: Batches<D>,

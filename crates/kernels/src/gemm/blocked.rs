@@ -203,9 +203,10 @@ impl<T: Element> Product<'_, T> {
         {
             let (rows, cols) = (&block.rows, &block.cols);
             if cols.len() == self.ldc {
-                ready(rows.start * self.ldc..rows.end * self.ldc);
+                ready(rows.start * self.ldc..rows.end * self.ldc, self.c.get().cast());
             } else {
-                rows.clone().for_each(|row| ready(row * self.ldc + cols.start..row * self.ldc + cols.end));
+                let c = self.c.get().cast();
+                rows.clone().for_each(|row| ready(row * self.ldc + cols.start..row * self.ldc + cols.end, c));
             }
         }
     }

@@ -65,8 +65,9 @@ impl<T> Start<'_, T> {
     }
 }
 
-/// Called with straight pieces of C, from the threads that made them, when they are final.
-pub type Ready<'a> = Option<&'a (dyn Fn(Range<usize>) + Sync)>;
+/// Called with straight pieces of C, from the threads that made them, when they are final; and with the address of C, for
+/// reading and writing these elements and no others.
+pub type Ready<'a> = Option<&'a (dyn Fn(Range<usize>, *mut u8) + Sync)>;
 
 /// [`gemm_f32`] from any start. Each element of C is in one of the ranges that `ready` is called with, or in a gap
 /// between rows, and is final and still in a cache then.
@@ -251,9 +252,10 @@ fn gemm_batched<T: Element>(
         // is borrowed mutably for the call, and apart from the others.
         unsafe {
             let c = SendPtr(c.get().add(idx * batch_stride));
-            let shifted = |r: Range<usize>| {
+            let shifted = |r: Range<usize>, at: *mut u8| {
                 if let Some(ready) = ready {
-                    ready(idx * batch_stride + r.start..idx * batch_stride + r.end);
+                    let skipped = idx * batch_stride;
+                    ready(skipped + r.start..skipped + r.end, at.wrapping_sub(skipped * size_of::<T>()));
                 }
             };
             let ready: Ready<'_> = if ready.is_some() { Some(&shifted) } else { None };
@@ -318,7 +320,7 @@ unsafe fn gemm_into<T: Element>(
             return blocked::gemm(a, b, c, ldc, start, ready);
         }
         if let Some(ready) = ready {
-            (0..m).for_each(|i| ready(i * ldc..i * ldc + n));
+            (0..m).for_each(|i| ready(i * ldc..i * ldc + n, c.get().cast()));
         }
     }
 }

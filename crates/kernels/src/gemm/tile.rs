@@ -8,9 +8,10 @@
 use std::mem::MaybeUninit;
 
 use super::gemv::{Axpy, Dots};
-use super::vector::{Plain, Vector, prefetch};
+use super::vector::{Plain, Vector};
 use super::windows::WindowTile;
 use crate::simd::{Isa, isa};
+use crate::stream::prefetch;
 
 /// Tile heights of the instruction sets: C takes `MR × NV` of 16 registers (AVX2: 6×2) or 32
 /// (AVX-512: 8×3), B and the broadcast of A take the rest.

@@ -5,12 +5,12 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, __m256d, __m256i, __m512, __m512d, _MM_HINT_T0, _mm_prefetch, _mm256_fmadd_pd, _mm256_fmadd_ps,
-    _mm256_loadu_pd, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_maskload_pd, _mm256_maskload_ps,
-    _mm256_maskstore_pd, _mm256_maskstore_ps, _mm256_set1_pd, _mm256_set1_ps, _mm256_storeu_pd,
-    _mm256_storeu_ps, _mm512_fmadd_pd, _mm512_fmadd_ps, _mm512_loadu_pd, _mm512_loadu_ps,
-    _mm512_mask_storeu_pd, _mm512_mask_storeu_ps, _mm512_maskz_loadu_pd, _mm512_maskz_loadu_ps,
-    _mm512_set1_pd, _mm512_set1_ps, _mm512_storeu_pd, _mm512_storeu_ps,
+    __m256, __m256d, __m256i, __m512, __m512d, _mm256_fmadd_pd, _mm256_fmadd_ps, _mm256_loadu_pd,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_maskload_pd, _mm256_maskload_ps, _mm256_maskstore_pd,
+    _mm256_maskstore_ps, _mm256_set1_pd, _mm256_set1_ps, _mm256_storeu_pd, _mm256_storeu_ps, _mm512_fmadd_pd,
+    _mm512_fmadd_ps, _mm512_loadu_pd, _mm512_loadu_ps, _mm512_mask_storeu_pd, _mm512_mask_storeu_ps,
+    _mm512_maskz_loadu_pd, _mm512_maskz_loadu_ps, _mm512_set1_pd, _mm512_set1_ps, _mm512_storeu_pd,
+    _mm512_storeu_ps,
 };
 
 /// `LANES` numbers in a register.
@@ -76,18 +76,6 @@ impl<T: super::Element> Vector for Plain<T> {
         // Two roundings: without FMA hardware a fused multiply-add is a library call.
         Self(std::array::from_fn(|lane| self.0[lane] * factor.0[lane] + sum.0[lane]))
     }
-}
-
-/// Asks for the cache line at `at`, which may be any address.
-#[inline(always)]
-pub(super) fn prefetch<T>(at: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; it does not fault.
-    unsafe {
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }
 
 /// Eight ones and eight zeros: a window of it is an AVX2 lane mask.

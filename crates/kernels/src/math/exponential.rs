@@ -31,7 +31,14 @@ fn power_of_two<V: F32s>(n: V::I) -> V {
 #[inline(always)]
 pub(crate) fn exp_parts<V: F32s>(x: V) -> (V, V) {
     // Outside of this range x · eˣ is 0 or ∞ all the same. The bound comes first: NaN stays NaN.
-    let x = x.splat(89.0).min(x.splat(-120.0).max(x));
+    let (m, n) = expm1_split(x.splat(89.0).min(x.splat(-120.0).max(x)));
+    let half = n.shr(1);
+    ((m + x.splat(1.0)) * power_of_two::<V>(half), power_of_two(n - half))
+}
+
+/// exp(x) as `(m, n)` with exp(x) = (1 + m) · 2ⁿ, for |x| up to some hundreds.
+#[inline(always)]
+fn expm1_split<V: F32s>(x: V) -> (V, V::I) {
     let n = (x * x.splat(LOG2_E)).to_i32();
     let n_f = V::from_i32(n);
     let r = n_f.mul_add(x.splat(-LN2_HI), x);
@@ -39,9 +46,7 @@ pub(crate) fn exp_parts<V: F32s>(x: V) -> (V, V) {
     // Coefficients of Cephes' expf.
     let q =
         polynomial(r, [0.5, 1.666_666_5e-1, 4.166_579_6e-2, 8.333_452e-3, 1.398_199_9e-3, 1.987_569_1e-4]);
-    let p = q.mul_add(r * r, r) + x.splat(1.0);
-    let half = n.shr(1);
-    (p * power_of_two::<V>(half), power_of_two(n - half))
+    (q.mul_add(r * r, r), n)
 }
 
 /// eˣ.
@@ -93,21 +98,16 @@ pub fn expm1<V: F32s>(x: V) -> V {
     y.or_where(x.eq(x.splat(0.0)), x)
 }
 
-/// tanh x.
+/// tanh x, as t / (t + 2) for t = e²ˣ − 1: without a cancellation anywhere.
 #[inline(always)]
 pub fn tanh<V: F32s>(x: V) -> V {
     let a = x.abs();
-    let one = x.splat(1.0);
-    let e = exp(a + a);
-    let far = x.splat(-2.0).mul_add(one / (e + one), one).with_sign(x);
-    // Least squares for the relative error over |x| ≤ 0.608.
-    let s = x * x;
-    let p = polynomial(s, TANH);
-    let near = (p * s).mul_add(x, x);
-    far.or_where(a.lt(x.splat(0.6)), near).or_where(x.eq(x.splat(0.0)), x)
+    // From 9.1 on the result is 1; up to there 2ⁿ − 1 is exact or rounds to 2ⁿ.
+    let (m, n) = expm1_split(x.splat(20.0).min(a + a));
+    let scale = power_of_two::<V>(n);
+    let t = m.mul_add(scale, scale - x.splat(1.0));
+    (t / (t + x.splat(2.0))).with_sign(x)
 }
-
-const TANH: [f32; 5] = [-3.333_329_3e-1, 1.333_176_6e-1, -5.376_938e-2, 2.074_392_7e-2, -5.830_910_5e-3];
 
 /// `(m, s, d)` with 1 / (1 + e⁻ˣ) = m · s / d: the quotient of e⁻¹ˣ¹ or 1, and 1 + e⁻¹ˣ¹.
 #[inline(always)]
@@ -121,8 +121,16 @@ fn sigmoid_parts<V: F32s>(x: V) -> (V, V, V) {
 /// 1 / (1 + e⁻ˣ).
 #[inline(always)]
 pub fn sigmoid<V: F32s>(x: V) -> V {
+    let one = x.splat(1.0);
+    let (m, n) = expm1_split(-x);
+    let y = one / (m + one).mul_add(power_of_two(n), one);
+    // Further out e⁻ˣ is no normal number.
+    let far = x.splat(87.0).lt(x.abs());
+    if !V::any(far) {
+        return y;
+    }
     let (m, s, d) = sigmoid_parts(x);
-    (m / d * s).or_where(x.is_nan(), x)
+    y.or_where(far, m / d * s)
 }
 
 /// x / (1 + e⁻ˣ); NaN at −∞, as −∞ / ∞ is, and as PyTorch has it.

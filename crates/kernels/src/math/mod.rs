@@ -52,7 +52,7 @@ blocks! {
     log1p |x| logarithm::log1p(x);
     /// y = log(1 + eˣ). 2 ULP.
     softplus |x| logarithm::softplus(x);
-    /// y = tanh x. 2 ULP.
+    /// y = tanh x. 2.5 ULP.
     tanh |x| exponential::tanh(x);
     /// y = 1 / (1 + e⁻ˣ). 3 ULP.
     sigmoid |x| exponential::sigmoid(x);

@@ -19,7 +19,7 @@ const TABLE: [(&str, Block, Twin, f64); 21] = [
     ("log10", math::log10, f64::log10, 2.1),
     ("log1p", math::log1p, f64::ln_1p, 2.0),
     ("softplus", math::softplus, |x| x.max(0.0) + (-x.abs()).exp().ln_1p(), 2.0),
-    ("tanh", math::tanh, f64::tanh, 2.0),
+    ("tanh", math::tanh, f64::tanh, 2.5),
     ("sigmoid", math::sigmoid, |x| 1.0 / (1.0 + (-x).exp()), 3.0),
     ("silu", math::silu, |x| x / (1.0 + (-x).exp()), 3.5),
     ("erf", math::erf, special::erf, 1.1),

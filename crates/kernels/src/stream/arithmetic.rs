@@ -117,6 +117,21 @@ binary! {
     min, min_scalar;
 }
 
+/// y = a · b + c, product and sum rounded apart: a step for two, the same bits.
+pub fn mul_add(a: &[f32], b: &[f32], c: &[f32], y: &mut [f32]) {
+    zip3(a, b, c, y, |a, b, c| a * b + c);
+}
+
+/// y = a · b − c, as [`mul_add`].
+pub fn mul_sub(a: &[f32], b: &[f32], c: &[f32], y: &mut [f32]) {
+    zip3(a, b, c, y, |a, b, c| a * b - c);
+}
+
+/// y = c − a · b, as [`mul_add`].
+pub fn sub_mul(a: &[f32], b: &[f32], c: &[f32], y: &mut [f32]) {
+    zip3(a, b, c, y, |a, b, c| c - a * b);
+}
+
 /// y = −x.
 pub fn neg<T: Number>(x: &[T], y: &mut [T]) {
     map(x, y, T::negated);
@@ -187,6 +202,17 @@ pub fn zip<A: Copy, B: Copy, C, F: Fn(A, B) -> C>(a: &[A], b: &[B], y: &mut [C],
     dispatch(Zip { a, b, y, f });
 }
 
+/// `y[i] = f(a[i], b[i], c[i])`, vectorised where the compiler can.
+///
+/// # Panics
+/// When the lengths differ.
+#[inline]
+pub fn zip3<F: Fn(f32, f32, f32) -> f32>(a: &[f32], b: &[f32], c: &[f32], y: &mut [f32], f: F) {
+    let n = y.len();
+    assert!(a.len() == n && b.len() == n && c.len() == n, "stream: inputs and output differ in length");
+    dispatch(Zip3 { x: [a, b, c], y, f });
+}
+
 /// `y[i] = f(y[i], b[i])`, vectorised where the compiler can.
 ///
 /// # Panics
@@ -230,6 +256,23 @@ impl<A: Copy, B: Copy, C, F: Fn(A, B) -> C> Body for Zip<'_, A, B, C, F> {
     }
 }
 
+struct Zip3<'a, F> {
+    x: [&'a [f32]; 3],
+    y: &'a mut [f32],
+    f: F,
+}
+
+impl<F: Fn(f32, f32, f32) -> f32> Body for Zip3<'_, F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: F32s>(self, _: V) {
+        let [a, b, c] = self.x;
+        for (((y, a), b), c) in self.y.iter_mut().zip(a).zip(b).zip(c) {
+            *y = (self.f)(*a, *b, *c);
+        }
+    }
+}
+
 struct Update<'a, A, B, F> {
     y: &'a mut [A],
     b: &'a [B],
@@ -264,7 +307,8 @@ impl<T: Number> Body for Scale<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::{
-        abs, add, add_scaled_assign, div, div_scalar, max, min, mul, relu, scalar_div, scalar_sub, sub,
+        abs, add, add_scaled_assign, div, div_scalar, max, min, mul, mul_add, mul_sub, relu, scalar_div,
+        scalar_sub, sub, sub_mul,
     };
 
     fn values(n: usize, seed: u32) -> Vec<f32> {
@@ -317,6 +361,14 @@ mod tests {
             same(&y, a.iter().map(|a| if a.is_nan() { *a } else { a.max(0.0) }));
             abs(&a, &mut y);
             same(&y, a.iter().map(|a| a.abs()));
+            let c = values(n, 3);
+            let thirds = || pairs().zip(c.iter().copied());
+            mul_add(&a, &b, &c, &mut y);
+            same(&y, thirds().map(|((a, b), c)| a * b + c));
+            mul_sub(&a, &b, &c, &mut y);
+            same(&y, thirds().map(|((a, b), c)| a * b - c));
+            sub_mul(&a, &b, &c, &mut y);
+            same(&y, thirds().map(|((a, b), c)| c - a * b));
             let mut z = b.clone();
             add_scaled_assign(&mut z, 0.3, &a);
             same(&z, pairs().map(|(a, b)| b + 0.3 * a));

@@ -65,7 +65,7 @@ impl Primitive for Linear {
         &self,
         x: &[View<'_>],
         y: &mut ViewMut<'_>,
-        ready: &(dyn Fn(std::ops::Range<usize>) + Sync),
+        ready: &(dyn Fn(std::ops::Range<usize>, *mut u8) + Sync),
     ) -> bool {
         product(x, y, Some(ready))
     }

@@ -77,7 +77,7 @@ impl Primitive for Matmul {
         &self,
         x: &[View<'_>],
         y: &mut ViewMut<'_>,
-        ready: &(dyn Fn(std::ops::Range<usize>) + Sync),
+        ready: &(dyn Fn(std::ops::Range<usize>, *mut u8) + Sync),
     ) -> bool {
         if y.dtype() != DType::F32 {
             return false;

@@ -291,7 +291,7 @@ impl Op {
         &self,
         x: &[View<'_>],
         y: &mut ViewMut<'_>,
-        ready: &(dyn Fn(std::ops::Range<usize>) + Sync),
+        ready: &(dyn Fn(std::ops::Range<usize>, *mut u8) + Sync),
     ) -> bool {
         delegate!(self, op => op.fast_then(x, y, ready), _op => false)
     }

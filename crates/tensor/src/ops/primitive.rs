@@ -43,12 +43,13 @@ pub trait Primitive:
 
     /// [`Primitive::fast`] that also calls `ready` with ranges of the result's elements, counted in row-major order,
     /// as soon as they are final, from the threads that made them: what comes next finds them in a cache.
-    /// Each element is in one range. `false`: not covered, and `ready` was not called.
+    /// Each element is in one range. The address is that of the result's first element, for reading and
+    /// writing the range and nothing else. `false`: not covered, and `ready` was not called.
     fn fast_then(
         &self,
         _x: &[View<'_>],
         _y: &mut ViewMut<'_>,
-        _ready: &(dyn Fn(std::ops::Range<usize>) + Sync),
+        _ready: &(dyn Fn(std::ops::Range<usize>, *mut u8) + Sync),
     ) -> bool {
         false
     }

@@ -104,8 +104,9 @@ mod tests {
         save_shard(&folder, 20, 0, shard(&[("a", 9.0)])).unwrap();
         assert!(checkpoints.complete(10, json!({"at": 10}), 2, own()).unwrap());
         let loaded = load_latest(&folder).unwrap().unwrap();
-        let names: Vec<&str> = loaded.parts["model"].keys().map(String::as_str).collect();
-        assert_eq!((loaded.step, names), (10, vec!["a", "b", "c"]));
+        let names: Vec<&String> = loaded.parts["model"].keys().collect();
+        assert_eq!(loaded.step, 10);
+        assert_eq!(names, ["a", "b", "c"]);
         assert_eq!(loaded.parts["noise"]["n"].to_vec::<f32>(), [7.0]);
         // What belongs to a checkpoint to come was left alone.
         save_shard(&folder, 20, 1, shard(&[("b", 9.0)])).unwrap();

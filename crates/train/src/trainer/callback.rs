@@ -63,7 +63,13 @@ pub trait Callback<N> {
         ControlFlow::Continue(())
     }
 
-    /// After each epoch, with its metrics.
+    /// After each validation, with what it found.
+    fn measured(&mut self, now: &Progress, net: &N) -> ControlFlow<()> {
+        let _ = (now, net);
+        ControlFlow::Continue(())
+    }
+
+    /// After each epoch.
     fn after_epoch(&mut self, now: &Progress, net: &N) -> ControlFlow<()> {
         let _ = (now, net);
         ControlFlow::Continue(())

@@ -1,28 +1,38 @@
 //! The loop that every program would write, written once.
 
 mod callback;
+mod examine;
+mod files;
 mod fit;
 mod fitted;
 mod parts;
+mod runner;
 mod span;
 mod state;
+mod step;
+mod watch;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::Value;
+use thalweg_core::DType;
 use thalweg_data::{Batches, Dataset};
 use thalweg_nn::schedule::Schedule;
-use thalweg_nn::{Module, Optimizer, Rule};
+use thalweg_nn::{Average, Module, Optimizer, Rule};
 use thalweg_runtime::Tree;
 use thalweg_tensor::Tensor;
 
 use crate::checkpoint::Best;
 
+use runner::Mode;
+use step::How;
+
 pub use callback::{Callback, Progress};
 pub use fitted::{Ended, Fitted, weights_hash};
-pub use parts::{Measured, Parts, Passes};
+pub use parts::{Measure, Parts, Passes};
 pub use span::{Epochs, Span, Steps};
 pub use state::State;
 
@@ -51,9 +61,13 @@ pub struct Trainer<N, R, B, L> {
     net: N,
     /// Shared between the step, which is borrowed by its compiled form, and checkpoints.
     optimizer: RefCell<Optimizer<R>>,
+    average: Option<RefCell<Average>>,
     loss: L,
+    how: How,
     metrics: Vec<(String, Measure<N, B>)>,
-    validation: Option<Validation<B>>,
+    observers: Vec<(String, Observe<N>)>,
+    validation: Option<Passes<B>>,
+    validate_every: Span,
     schedule: Option<Box<dyn Schedule>>,
     watch: Option<(String, Best)>,
     patience: Option<u64>,
@@ -61,16 +75,15 @@ pub struct Trainer<N, R, B, L> {
     folder: Option<PathBuf>,
     every: Span,
     keep: usize,
+    intervals: BTreeMap<String, u64>,
     resume: bool,
     config: Value,
     log_every: u64,
     shuffle: bool,
-    eager: bool,
+    mode: Mode,
 }
 
-type Measure<N, B> = Box<dyn Fn(&N, B) -> Tensor>;
-/// Begins a pass over batches, each with its number of samples.
-type Validation<B> = Box<dyn Fn() -> Box<dyn Iterator<Item = (usize, B)>>>;
+type Observe<N> = Box<dyn Fn(&N) -> f64>;
 
 impl<N, R, B, L> Trainer<N, R, B, L>
 where
@@ -85,9 +98,13 @@ where
         Self {
             net,
             optimizer: RefCell::new(optimizer),
+            average: None,
             loss,
+            how: How { parts: 1, precision: None },
             metrics: Vec::new(),
+            observers: Vec::new(),
             validation: None,
+            validate_every: Span::Epochs(1),
             schedule: None,
             watch: None,
             patience: None,
@@ -95,15 +112,16 @@ where
             folder: None,
             every: Span::Epochs(1),
             keep: 3,
+            intervals: BTreeMap::new(),
             resume: false,
             config: Value::Object(Default::default()),
             log_every: 50,
             shuffle: true,
-            eager: false,
+            mode: Mode::Compiled,
         }
     }
 
-    /// Measures the loss, as `loss/validation`, and all metrics on these batches after each epoch.
+    /// Measures the loss, as `loss/validation`, and all metrics on these batches after each epoch and at the end.
     pub fn validate<D: Dataset<Batch = B>>(mut self, batches: Batches<D>) -> Self {
         self.validation = Some(Box::new(move || {
             let (n, size) = (batches.dataset().len(), batches.size());
@@ -113,9 +131,42 @@ where
         self
     }
 
+    /// Validates this often instead of after each epoch; at the end in any case.
+    pub fn validate_every(mut self, every: impl Into<Span>) -> Self {
+        self.validate_every = every.into();
+        self
+    }
+
     /// Measures one more number per validation batch, a scalar; the mean over all samples is written down.
     pub fn metric(mut self, name: impl Into<String>, measure: impl Fn(&N, B) -> Tensor + 'static) -> Self {
         self.metrics.push((name.into(), Box::new(measure)));
+        self
+    }
+
+    /// Looks at the net itself at each validation, such as at its distance from something; the number is written down.
+    pub fn observe(mut self, name: impl Into<String>, observe: impl Fn(&N) -> f64 + 'static) -> Self {
+        self.observers.push((name.into(), Box::new(observe)));
+        self
+    }
+
+    /// Computes the gradient of each batch in so many parts, one after the other, and adds them up: less memory, the same
+    /// step. All tensors of a batch have one row per sample, and the loss is a mean over samples.
+    pub fn accumulate(mut self, parts: usize) -> Self {
+        self.how.parts = parts.max(1);
+        self
+    }
+
+    /// Multiplies in this dtype, usually bf16, and keeps weights and their gradients as they are: see
+    /// [`autocast`](thalweg_nn::autocast).
+    pub fn precision(mut self, products: DType) -> Self {
+        self.how.precision = Some(products);
+        self
+    }
+
+    /// Keeps an exponential average of the weights, by this share of the old. It is what is validated, and what the net has
+    /// when training is done.
+    pub fn average(mut self, decay: f64) -> Self {
+        self.average = Some(RefCell::new(Average::exponential(&self.net, decay)));
         self
     }
 
@@ -132,9 +183,9 @@ where
         self
     }
 
-    /// Ends when the watched number has not got better for so many epochs.
-    pub fn early_stop(mut self, epochs: u64) -> Self {
-        self.patience = Some(epochs);
+    /// Ends when the watched number has not got better for so many validations.
+    pub fn early_stop(mut self, validations: u64) -> Self {
+        self.patience = Some(validations);
         self
     }
 
@@ -144,8 +195,8 @@ where
         self
     }
 
-    /// Writes a run to this folder, with a checkpoint every so often. One more is written at the end, and whenever an epoch
-    /// is the best so far.
+    /// Writes a run to this folder, with a checkpoint every so often. One more is written at the end, and whenever a
+    /// validation is the best so far.
     pub fn checkpoint_every(mut self, every: impl Into<Span>, folder: impl Into<PathBuf>) -> Self {
         (self.every, self.folder) = (every.into(), Some(folder.into()));
         self
@@ -154,6 +205,13 @@ where
     /// Keeps so many of the newest checkpoints, and the best; 3 unless said otherwise.
     pub fn keep(mut self, last: usize) -> Self {
         self.keep = last;
+        self
+    }
+
+    /// Saves one part of checkpoints (`model`, `optimizer`, `noise`, `average`) at most every so many steps; those in between
+    /// name its last file. Smaller checkpoints, for which a resumed run is no longer the same to the last bit.
+    pub fn save_part_every(mut self, part: impl Into<String>, Steps(steps): Steps) -> Self {
+        self.intervals.insert(part.into(), steps);
         self
     }
 
@@ -184,7 +242,14 @@ where
 
     /// Runs each step line by line instead of compiled; for looking into it. The numbers stay the same.
     pub fn eager(mut self) -> Self {
-        self.eager = true;
+        self.mode = Mode::Eager;
+        self
+    }
+
+    /// Traces each batch anew and computes equal ops of its samples together, for samples of different structure: see
+    /// [`autobatch`](thalweg_runtime::autobatch).
+    pub fn autobatch(mut self) -> Self {
+        self.mode = Mode::Autobatched;
         self
     }
 

@@ -7,6 +7,7 @@ use thalweg_nn::Optimizer;
 use thalweg_nn::schedule::Schedule;
 use thalweg_tensor::Tensor;
 
+use super::runner::Mode;
 use super::{Callback, Span, Trainer};
 
 /// Everything that a [`Trainer`] was told.
@@ -18,7 +19,7 @@ pub struct Parts<N, R, B, L> {
     /// The loss of a batch.
     pub loss: L,
     /// Numbers to be measured on validation batches, with their names.
-    pub metrics: Vec<(String, Measured<N, B>)>,
+    pub metrics: Vec<(String, Measure<N, B>)>,
     /// Begins a pass over the validation batches, each with its number of samples.
     pub validation: Option<Passes<B>>,
     /// The learning rate of each step.
@@ -39,19 +40,32 @@ pub struct Parts<N, R, B, L> {
     pub log_every: u64,
     /// Whether each epoch has an order of its own.
     pub shuffle: bool,
-    /// Whether it would end when nothing gets better.
-    pub ends_early: bool,
+    /// A setting that only the trainer's own loop knows, and what to do instead.
+    pub alone: Option<(&'static str, &'static str)>,
 }
 
-/// A number of a batch, a scalar.
-pub type Measured<N, B> = Box<dyn Fn(&N, B) -> Tensor>;
+/// A number of a batch, as a scalar.
+pub type Measure<N, B> = Box<dyn Fn(&N, B) -> Tensor>;
+
 /// Begins a pass over batches, each with its number of samples.
 pub type Passes<B> = Box<dyn Fn() -> Box<dyn Iterator<Item = (usize, B)>>>;
 
 impl<N, R, B, L> Trainer<N, R, B, L> {
     /// Everything that it was told.
     pub fn into_parts(self) -> Parts<N, R, B, L> {
+        let one_process = "train it in one process";
+        let alone = [
+            (self.patience.is_some(), "early_stop", "validate and choose the best checkpoint"),
+            (self.average.is_some(), "average", one_process),
+            (self.how.precision.is_some(), "precision", one_process),
+            (self.how.parts > 1, "accumulate", "use smaller batches or more workers"),
+            (!self.observers.is_empty(), "observe", "measure it with `metric`"),
+            (!self.intervals.is_empty(), "save_part_every", one_process),
+            (self.validate_every != Span::Epochs(1), "validate_every", "validate after each epoch"),
+            (self.mode == Mode::Autobatched, "autobatch", one_process),
+        ];
         Parts {
+            alone: alone.into_iter().find(|(is_set, ..)| *is_set).map(|(_, what, instead)| (what, instead)),
             net: self.net,
             optimizer: self.optimizer.into_inner(),
             loss: self.loss,
@@ -66,7 +80,6 @@ impl<N, R, B, L> Trainer<N, R, B, L> {
             config: self.config,
             log_every: self.log_every,
             shuffle: self.shuffle,
-            ends_early: self.patience.is_some(),
         }
     }
 }

@@ -38,6 +38,14 @@ impl Span {
         }
     }
 
+    /// Whether something that happens this often happens here, after a step.
+    pub(crate) fn is_due(self, step: u64, epoch: u64, is_end_of_epoch: bool) -> bool {
+        match self {
+            Span::Steps(n) => step.is_multiple_of(n.max(1)),
+            Span::Epochs(n) => is_end_of_epoch && epoch.is_multiple_of(n.max(1)),
+        }
+    }
+
     /// Its steps, when an epoch has `per_epoch`.
     pub fn steps(self, per_epoch: u64) -> u64 {
         match self {

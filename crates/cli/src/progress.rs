@@ -1,5 +1,6 @@
 //! One line that says how far training has come. Only on a terminal.
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use thalweg::train::{Callback, Progress, VALIDATION_LOSS};
 
+use crate::recipes::Length;
+
 const PAUSE: Duration = Duration::from_millis(100);
 /// Letters of the curve.
-const WIDTH: usize = 16;
+const WIDTH: usize = 12;
 
 pub struct Bar {
-    epochs: u64,
+    length: Length,
     quiet: bool,
     live: bool,
     drawn: Option<Instant>,
@@ -23,9 +26,9 @@ pub struct Bar {
 }
 
 impl Bar {
-    pub fn new(epochs: u64, quiet: bool, stop: Arc<AtomicBool>) -> Self {
+    pub fn new(length: Length, quiet: bool, stop: Arc<AtomicBool>) -> Self {
         let live = !quiet && std::io::stderr().is_terminal();
-        Self { epochs, quiet, live, drawn: None, curve: Curve::default(), stop }
+        Self { length, quiet, live, drawn: None, curve: Curve::default(), stop }
     }
 
     fn go_on(&self) -> ControlFlow<()> {
@@ -51,35 +54,54 @@ impl<N> Callback<N> for Bar {
         if self.live {
             self.curve.push(now.loss);
             if self.drawn.is_none_or(|t| t.elapsed() >= PAUSE) {
-                self.draw(&line(now, self.epochs, &self.curve));
+                self.draw(&line(now, self.length, &self.curve));
                 self.drawn = Some(Instant::now());
             }
         }
         self.go_on()
     }
 
-    fn after_epoch(&mut self, now: &Progress, _: &N) -> ControlFlow<()> {
+    fn measured(&mut self, now: &Progress, _: &N) -> ControlFlow<()> {
         if self.live {
-            let number = |name: &str| now.metrics.get(name).copied().unwrap_or(f64::NAN);
             self.draw(&format!(
-                "epoch {:>2}/{}  loss {:.4}  test loss {:.4}  {:.2} % correct\n",
-                now.epoch,
-                self.epochs,
+                "{}  loss {:.4}  {}\n",
+                place(now, self.length),
                 now.loss,
-                number(VALIDATION_LOSS),
-                100.0 * number("accuracy")
+                numbers(&now.metrics)
             ));
         }
         self.go_on()
     }
 }
 
-fn line(now: &Progress, epochs: u64, curve: &Curve) -> String {
+/// What was measured, in words.
+pub fn numbers(metrics: &BTreeMap<String, f64>) -> String {
+    let word = |(name, value): (&String, &f64)| match name.as_str() {
+        "accuracy" => format!("{:.2} % correct", 100.0 * value),
+        VALIDATION_LOSS => format!("validation loss {value:.4}"),
+        _ => format!("{name} {value:.4}"),
+    };
+    metrics.iter().map(word).collect::<Vec<_>>().join(", ")
+}
+
+/// Where training stands.
+fn place(now: &Progress, length: Length) -> String {
+    match length {
+        // The last step of an epoch has begun the next one.
+        Length::Epochs(n) => format!("epoch {:>2}/{n}", now.epoch),
+        Length::Steps(n) => format!("step {:>4}/{n}", now.step),
+    }
+}
+
+fn line(now: &Progress, length: Length, curve: &Curve) -> String {
     let share = 100 * now.step / now.steps.max(1);
     let left = now.eta() as u64;
+    let place = match length {
+        Length::Epochs(n) => format!("epoch {:>2}/{n}", (now.epoch + 1).min(n)),
+        Length::Steps(_) => place(now, length),
+    };
     format!(
-        "{share:>3} %  epoch {:>2}/{epochs}  {:.0} steps/s  {}:{:02} left  loss {:.4}  {}",
-        now.epoch + 1,
+        "{share:>3} %  {place}  {:.0} steps/s  {}:{:02} left  loss {:.4}  {}",
         now.rate(),
         left / 60,
         left % 60,
@@ -154,7 +176,9 @@ mod tests {
             own_steps: 99_999,
             own_seconds: 10.0,
         };
-        let text = line(&now, 100, &curve);
-        assert!(text.chars().count() < 80, "{text}");
+        for length in [Length::Epochs(100), Length::Steps(1_000_000)] {
+            let text = line(&now, length, &curve);
+            assert!(text.chars().count() < 80, "{text}");
+        }
     }
 }

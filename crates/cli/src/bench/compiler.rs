@@ -1,0 +1,152 @@
+//! What compiling costs, and what it saves: times, memory and operations that the benchmark page promises.
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::Result;
+use thalweg::prelude::*;
+use thalweg::{JitOptions, Plan, autobatch, jit_with};
+
+use super::clock::time;
+use super::networks::{TRAININGS, inference_plans};
+
+pub fn report(out: &mut impl Write) -> Result<()> {
+    let mut line = |what: &str, value: String| writeln!(out, "{what:<58} {value}");
+    for layers in [110, 1100] {
+        let (nodes, ms) = compile_time(layers);
+        line(&format!("compiling a training graph of {nodes} nodes"), format!("{ms:.1} ms"))?;
+    }
+    let (null, extra) = step_time();
+    line("a compiled step that does nothing", format!("{:.0} ns", null * 1e9))?;
+    line("each further step of it", format!("{:.0} ns", extra * 1e9))?;
+    let mut share = |what: String, plan: &Plan| {
+        let (planned, all) = (plan.arena_bytes() as f64, plan.unplanned_bytes() as f64);
+        line(&what, format!("{:.0} % of {:.1} MiB", 100.0 * planned / all, all / 1048576.0))
+    };
+    for &(name, build) in TRAININGS.iter().filter(|(name, _)| ["b", "c", "d"].contains(name)) {
+        let mut training = build();
+        training.step.run();
+        share(format!("arena of {name}, training"), training.step.plan())?;
+    }
+    for (name, plan) in inference_plans() {
+        share(format!("arena of {name}, inference"), &plan)?;
+    }
+    let (memory, slower) = rematerialised();
+    line("64 layers within a quarter of the memory: memory", format!("{:.0} %", 100.0 * memory))?;
+    line("64 layers within a quarter of the memory: time", format!("{:+.0} %", 100.0 * (slower - 1.0)))?;
+    let (flops, clock) = chain();
+    line("a chain of products in a better order: operations", format!("{flops:.1}\u{d7} fewer"))?;
+    line("a chain of products in a better order: time", format!("{clock:.1}\u{d7} less"))?;
+    line("trees of an LSTM in one autobatch: time", format!("{:.1}\u{d7} less than one by one", trees()))?;
+    Ok(())
+}
+
+/// A deep narrow network's step, traced, differentiated, improved and planned: nodes, and the least of five times.
+fn compile_time(layers: usize) -> (usize, f64) {
+    let mut rng = Rng::seed(0);
+    let weights: Vec<Param> =
+        (0..layers).map(|i| Param::new(format!("w{i}"), rng.normal([4, 4], 0.0, 0.5))).collect();
+    let x = rng.normal([2, 4], 0.0, 1.0);
+    let mut nodes = 0;
+    let times = (0..5).map(|_| {
+        let mut step = jit(|x: Tensor| {
+            let y = weights.iter().fold(x, |x, w| x.matmul(&w.get()).tanh());
+            let loss = y.square().mean(());
+            let grads = loss.grad(&weights.iter().collect::<Vec<_>>());
+            weights.iter().zip(&grads).for_each(|(w, g)| w.set(w.get() - g * 0.01));
+            loss
+        });
+        let began = Instant::now();
+        step.call(x.clone()).expect("the network is sound");
+        let seconds = began.elapsed().as_secs_f64();
+        nodes = step.plan().graph().nodes().len();
+        seconds
+    });
+    let least = times.fold(f64::INFINITY, f64::min);
+    (nodes, least * 1e3)
+}
+
+/// Seconds of a step without work, and of each of many tiny steps beside it.
+fn step_time() -> (f64, f64) {
+    let x = Tensor::zeros([1], F32);
+    let mut null = jit(|x: Tensor| x);
+    let null = time(1000, || null.call(x.clone()).expect("nothing to go wrong")).wall_median / 1e3;
+    const N: usize = 200;
+    let squares = Tensor::zeros([2, 2], F32);
+    let mut steps = jit(|x: Tensor| (0..N).fold(x, |x, _| x.matmul(&x)));
+    let many = time(100, || steps.call(squares.clone()).expect("nothing to go wrong")).wall_median / 1e3;
+    (null, (many - null) / steps.plan().n_steps() as f64)
+}
+
+/// Memory and time of 64 layers with a budget of a quarter, as parts of those without.
+fn rematerialised() -> (f64, f64) {
+    const WIDTH: usize = 256;
+    let mut rng = Rng::seed(5);
+    let weights: Vec<Param> =
+        (0..64).map(|i| Param::new(format!("w{i}"), rng.normal([WIDTH, WIDTH], 0.0, 0.06))).collect();
+    let x = rng.normal([256, WIDTH], 0.0, 1.0);
+    let run = |options: JitOptions| {
+        let mut step = jit_with(options, |x: Tensor| {
+            let loss = weights.iter().fold(x, |x, w| x.matmul(&w.get()).tanh()).square().mean(());
+            loss.grad(&weights.iter().collect::<Vec<_>>())
+        });
+        let timing = time(1, || step.call(x.clone()).expect("shapes do not change"));
+        (step.plan().arena_bytes(), timing.wall_median)
+    };
+    let (all, plain) = run(JitOptions::default());
+    let (less, again) = run(JitOptions::default().memory_budget(all / 4));
+    (less as f64 / all as f64, again / plain)
+}
+
+/// How many times less work and time A\u{b7}B\u{b7}C\u{b7}v takes from the right, which the compiler finds.
+fn chain() -> (f64, f64) {
+    let mut rng = Rng::seed(1);
+    let m: Vec<Tensor> = (0..3).map(|_| rng.normal([512, 512], 0.0, 1.0)).collect();
+    let v = rng.normal([512, 8], 0.0, 1.0);
+    let run = |options: JitOptions| {
+        let mut f = jit_with(options, |v: Tensor| m[0].matmul(&m[1]).matmul(&m[2]).matmul(&v));
+        let timing = time(1, || f.call(v.clone()).expect("shapes do not change"));
+        (f.plan().flops() as f64, timing.wall_median)
+    };
+    let (written, slow) = run(JitOptions::default().without("algebra"));
+    let (reordered, quick) = run(JitOptions::default());
+    (written / reordered, slow / quick)
+}
+
+/// Random binary trees by an LSTM of trees with hidden width 64: one by one against one batch of 25, by medians.
+fn trees() -> f64 {
+    const HIDDEN: usize = 64;
+    let mut rng = Rng::seed(2);
+    let leaf = Param::new("leaf", rng.normal([1000, HIDDEN], 0.0, 0.1));
+    let joint = Param::new("joint", rng.normal([2 * HIDDEN, 5 * HIDDEN], 0.0, 0.1));
+    let head = Param::new("head", rng.normal([HIDDEN, 5], 0.0, 0.1));
+    let sizes: Vec<usize> =
+        rng.randint([25], 8, 30).to_vec::<i64>().into_iter().map(|n| n as usize).collect();
+    let state = |i: usize| {
+        let row = leaf.get().select(0, i as isize).reshape([1, HIDDEN]);
+        (row.tanh(), row)
+    };
+    // A tree of n leaves: the first half joined with the second.
+    fn encode(n: usize, at: usize, leaf: &dyn Fn(usize) -> (Tensor, Tensor), w: &Param) -> (Tensor, Tensor) {
+        if n == 1 {
+            return leaf(at % 1000);
+        }
+        let half = n / 2 + at % 2 * usize::from(n > 2) * (n % 2);
+        let ((h1, c1), (h2, c2)) = (encode(half, at, leaf, w), encode(n - half, at + half, leaf, w));
+        let gates = Tensor::concat(&[&h1, &h2], 1).matmul(&w.get()).chunk(5, 1);
+        let c = gates[0].sigmoid() * gates[3].tanh() + gates[1].sigmoid() * c1 + gates[2].sigmoid() * c2;
+        (gates[4].sigmoid() * c.tanh(), c)
+    }
+    let label = Tensor::from([1i64]);
+    let loss = |i: usize| {
+        let (h, _) = encode(sizes[i], i * 37, &state, &joint);
+        h.matmul(&head.get()).cross_entropy(&label)
+    };
+    let params = [&leaf, &joint, &head];
+    let alone = time(1, || (0..sizes.len()).map(|i| loss(i).grad(&params)).collect::<Vec<_>>());
+    let together = time(1, || {
+        let all = || (0..sizes.len()).map(&loss).reduce(|a, b| a + b).expect("some trees").grad(&params);
+        autobatch(all).expect("the trees are sound")
+    });
+    alone.wall_median / together.wall_median
+}
