@@ -13,7 +13,7 @@ use std::ops::Range;
 use smallvec::{SmallVec, smallvec};
 use thalweg_core::{DType, Layout};
 use thalweg_graph::{Graph, Kind, NodeId};
-use thalweg_kernels::stream::{arithmetic, copy_past_caches, prefetch};
+use thalweg_kernels::stream::{arithmetic, copy_past_caches};
 use thalweg_kernels::threads::parallel;
 use thalweg_tensor::Meta;
 use thalweg_tensor::ops::{Op, Tile};
@@ -25,12 +25,8 @@ const REGISTER_BYTES: usize = 24 << 10;
 /// Groups above this many elements are cut at `GRAIN`; smaller ones are one task.
 const MAX_TILE: usize = 1024;
 const MIN_TILE: usize = 64;
-/// Elements above which operands are not expected in a cache.
-const FAR: usize = 1 << 18;
 /// Elements above which results are not expected to stay in a cache until they are read.
 const HUGE: usize = 1 << 22;
-/// f32 in a cache line.
-const LINE: usize = 16;
 
 /// Where an instruction reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,29 +214,10 @@ impl Program {
             }
             for start in range.clone().step_by(self.tile) {
                 let len = self.tile.min(range.end - start);
-                if self.numel >= FAR {
-                    self.fetch(start + len, operands, results);
-                }
                 // SAFETY: the caller's promise; tasks and tiles have ranges of their own.
                 unsafe { self.run_tile(registers.as_mut_ptr(), operands, results, start, len) };
             }
         });
-    }
-
-    /// Asks for the next tile while this one is computed: a tile is about a page, and the hardware looks
-    /// ahead only within one.
-    fn fetch(&self, start: usize, operands: &[Memory], results: &[Memory]) {
-        let ahead = |memory: &Memory, at: usize| {
-            let at = memory.0.cast::<f32>().wrapping_add(at);
-            (0..self.tile).step_by(LINE).for_each(|i| prefetch(at.wrapping_add(i)));
-        };
-        for (operand, memory) in self.operands.iter().zip(operands) {
-            if let (Access::Dense { offset }, DType::F32) = (&operand.access, operand.dtype) {
-                ahead(memory, offset + start);
-            }
-        }
-        let in_place = self.results.iter().zip(results).filter(|(r, _)| r.register.is_none());
-        in_place.for_each(|(_, memory)| ahead(memory, start));
     }
 
     /// # Safety

@@ -4,7 +4,8 @@ use thalweg_runtime::{JitOptions, jit_with, remat};
 use thalweg_tensor::{Param, Rng, Tensor};
 
 const N_LAYERS: usize = 64;
-const WIDTH: usize = 32;
+/// Weights, and thus their gradients, are as large as activations.
+const WIDTH: usize = 96;
 
 /// Weights of a deep network.
 fn weights() -> Vec<Param> {
@@ -22,7 +23,7 @@ fn gradients(weights: &[Param], x: &Tensor, layer: impl Fn(&Tensor, &Tensor) -> 
 }
 
 fn compiled(options: JitOptions, layer: impl Fn(&Tensor, &Tensor) -> Tensor) -> (Vec<Tensor>, usize) {
-    let (weights, x) = (weights(), Rng::seed(6).normal([640, WIDTH], 0.0, 1.0));
+    let (weights, x) = (weights(), Rng::seed(6).normal([96, WIDTH], 0.0, 1.0));
     let mut f = jit_with(options, |x: Tensor| gradients(&weights, &x, &layer));
     let results = f.call(x).unwrap();
     (results, f.plan().arena_bytes())

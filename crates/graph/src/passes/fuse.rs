@@ -13,7 +13,8 @@ const MAX_MEMBERS: usize = 96;
 /// See the module.
 pub fn fuse(graph: &Graph) -> Graph {
     let mut units = Units::new(graph);
-    for id in graph.ids().filter(|&id| has_tile(graph, id)) {
+    // Readers first: what a gradient needs of a forward value is computed with the gradient, not stored beside the value.
+    for id in graph.ids().rev().filter(|&id| has_tile(graph, id)) {
         for &input in &graph.node(id).inputs {
             let same_shape = graph.node(input).meta.shape == graph.node(id).meta.shape;
             if same_shape && has_tile(graph, input) && units.may_join(id, input) {

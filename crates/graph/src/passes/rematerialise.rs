@@ -65,15 +65,19 @@ struct Cut<'a> {
 
 impl<'a> Cut<'a> {
     fn new(graph: &'a Graph) -> Self {
-        let live = Liveness::new(graph);
+        let mut live = Liveness::new(graph);
+        let mut is_result = vec![false; graph.nodes().len()];
+        for root in graph.roots().map(|id| live.root[id.index()].index()) {
+            is_result[root] = true;
+            // Handed out in memory of its own.
+            live.bytes[root] = 0;
+        }
         let profile = live.profile();
         let at = (0..profile.len()).max_by_key(|&i| profile[i]).unwrap_or(0);
         let mut last_before: Vec<usize> = (0..profile.len()).collect();
         for (i, node) in graph.nodes().iter().enumerate().take(at + 1) {
             node.inputs.iter().for_each(|x| last_before[live.root[x.index()].index()] = i);
         }
-        let mut is_result = vec![false; profile.len()];
-        graph.roots().for_each(|id| is_result[live.root[id.index()].index()] = true);
         Self { graph, live, at, last_before, is_result }
     }
 
