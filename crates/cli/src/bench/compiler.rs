@@ -72,9 +72,11 @@ fn step_time() -> (f64, f64) {
     let mut null = jit(|x: Tensor| x);
     let null = time(1000, || null.call(x.clone()).expect("nothing to go wrong")).wall_median / 1e3;
     const N: usize = 200;
-    let squares = Tensor::zeros([2, 2], F32);
-    let mut steps = jit(|x: Tensor| (0..N).fold(x, |x, _| x.matmul(&x)));
-    let many = time(100, || steps.call(squares.clone()).expect("nothing to go wrong")).wall_median / 1e3;
+    // Integers are not fused: each sum is a step.
+    let (one, y) = (Tensor::from([1i64]), Tensor::from([3i64]));
+    let mut steps = jit(|(x, y): (Tensor, Tensor)| (0..N).fold(x, |x, _| x + &y));
+    let call = || steps.call((one.clone(), y.clone())).expect("nothing to go wrong");
+    let many = time(100, call).wall_median / 1e3;
     (null, (many - null) / steps.plan().n_steps() as f64)
 }
 

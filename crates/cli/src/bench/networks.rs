@@ -12,8 +12,11 @@ use thalweg::{
 use super::clock::{Timing, time};
 use super::workloads::Workload;
 
-/// Name and construction of each network that is trained.
-pub const TRAININGS: [(&str, fn() -> Training); 7] = [
+/// A name and how to build what it names.
+type Named = (&'static str, fn() -> Training);
+
+/// The networks that are trained.
+pub const TRAININGS: [Named; 7] = [
     ("a", || {
         let mut rng = Rng::seed(0);
         let net = Mlp::new(&[784, 100, 10], &mut rng);
