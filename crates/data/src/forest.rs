@@ -131,7 +131,7 @@ mod tests {
         let want: Vec<i64> = trees.iter().map(|t| sum(t, t.nodes.len() - 1)).collect();
         assert_eq!(roots, want);
         let targets = forest.targets.to_vec::<i64>();
-        assert_eq!((sums.len(), targets.len()), (13, 13));
+        assert_eq!((sums.len(), targets.len()), (14, 14));
         let with_sum = |s: i64| targets[sums.iter().position(|&v| v == s).unwrap()];
         assert_eq!((with_sum(3), with_sum(7), with_sum(96), with_sum(256)), (2, 1, 9, 14));
     }
