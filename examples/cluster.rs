@@ -6,7 +6,7 @@
 //! `--run FOLDER` writes checkpoints and goes on from them, with any number of workers and servers. Without `--epochs`
 //! it learns from few digits, for a quick look. Prints:
 //! ```text
-//! 48 steps, 4 epochs, bsp
+//! 96 steps, 4 epochs, bsp
 //! accuracy above 0.8: true
 //! ```
 use thalweg::data::{Examples, RandomCrop};
@@ -19,7 +19,7 @@ fn main() -> thalweg::Result<()> {
     let epochs: Option<u64> = option("--epochs").and_then(|n| n.parse().ok());
     let (train, test) = match thalweg::data::mnist()? {
         data if epochs.is_some() => (data.train, data.test),
-        data => (data.train.rows(0..768), data.test.rows(0..500)),
+        data => (data.train.rows(0..1536), data.test.rows(0..500)),
     };
     // Digits moved by up to a pixel are still the same digits.
     let train =
