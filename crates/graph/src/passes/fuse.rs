@@ -42,12 +42,15 @@ struct Units<'a> {
     unit_of: Vec<u32>,
     /// Ascending; empty for a unit that was joined to another.
     members: Vec<Vec<u32>>,
+    /// For each position, the first member of any unit that reaches to it or beyond.
+    low: Vec<u32>,
 }
 
 impl<'a> Units<'a> {
     fn new(graph: &'a Graph) -> Self {
         let n = graph.nodes().len() as u32;
-        Self { graph, unit_of: (0..n).collect(), members: (0..n).map(|i| vec![i]).collect() }
+        let members = (0..n).map(|i| vec![i]).collect();
+        Self { graph, unit_of: (0..n).collect(), members, low: (0..n).collect() }
     }
 
     fn unit(&self, id: NodeId) -> u32 {
@@ -67,6 +70,10 @@ impl<'a> Units<'a> {
         let all = &mut self.members[a as usize];
         all.extend(moved);
         all.sort_unstable();
+        let (first, last) = (all[0], all[all.len() - 1]);
+        for low in &mut self.low[first as usize..=last as usize] {
+            *low = first.min(*low);
+        }
     }
 
     /// The units that a unit reads, itself left out.
@@ -77,8 +84,11 @@ impl<'a> Units<'a> {
 
     /// Whether a value of `from` reaches `to` through a third unit.
     fn passes_outside(&self, from: u32, to: u32) -> bool {
-        let first = self.members[from as usize][0];
-        // What lies wholly before `from` cannot depend on it.
+        // What ends before `from` begins cannot depend on it, unless a unit reaches from behind that place to before it.
+        let mut first = self.members[from as usize][0];
+        while self.low[first as usize] < first {
+            first = self.low[first as usize];
+        }
         let could = |u: u32| self.members[u as usize].last().is_some_and(|&last| last >= first);
         let mut seen = std::collections::HashSet::new();
         let mut stack: Vec<u32> = self.reads(to).filter(|&u| u != from && could(u)).collect();

@@ -113,6 +113,8 @@ pub struct Checkpoints {
 struct Store {
     folder: PathBuf,
     keep: Keep,
+    /// Whether other processes write parts of checkpoints too.
+    shared: bool,
     /// The newest file of each part.
     parts: BTreeMap<String, PartFile>,
     /// Held as long as this process may write.
@@ -122,18 +124,16 @@ struct Store {
 impl Checkpoints {
     /// Opens or makes a folder of checkpoints, and removes what a killed process left unfinished.
     pub fn open(folder: impl AsRef<Path>, keep: Keep) -> Result<Self, TrainError> {
-        Self::open_up_to(folder.as_ref(), keep, u64::MAX)
+        Self::open_as(folder.as_ref(), keep, false)
     }
 
     /// The same, for checkpoints whose shards other processes write: those of steps that are not complete yet are left
     /// alone.
     pub fn open_shared(folder: impl AsRef<Path>, keep: Keep) -> Result<Self, TrainError> {
-        let folder = folder.as_ref();
-        let newest = steps(folder)?.first().copied().unwrap_or(0);
-        Self::open_up_to(folder, keep, newest)
+        Self::open_as(folder.as_ref(), keep, true)
     }
 
-    fn open_up_to(folder: &Path, keep: Keep, up_to: u64) -> Result<Self, TrainError> {
+    fn open_as(folder: &Path, keep: Keep, shared: bool) -> Result<Self, TrainError> {
         fs::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
         let lock_path = folder.join(".lock");
         let lock = File::options()
@@ -151,8 +151,8 @@ impl Checkpoints {
         let mut parts = newest.map(|m| m.parts).unwrap_or_default();
         // What is to be named again must be whole; the others will be written anew.
         parts.retain(|name, part| keep.intervals.contains_key(name) && part.is_whole(folder));
-        let store = Store { folder: folder.to_owned(), keep, parts, _lock: lock };
-        store.remove_strays(up_to)?;
+        let store = Store { folder: folder.to_owned(), keep, shared, parts, _lock: lock };
+        store.remove_strays(steps(folder)?.first().copied().unwrap_or(0))?;
         Ok(Self { store: Some(store), writing: None })
     }
 
@@ -276,8 +276,8 @@ impl Store {
         self.remove_strays(newest)
     }
 
-    /// Removes part files up to a step that no manifest names, and unfinished files. While a manifest cannot be read nobody
-    /// knows what it names, so then part files stay.
+    /// Removes part files that no manifest names, and unfinished files; where others write too, only parts up to the newest
+    /// step. While a manifest cannot be read nobody knows what it names, so then part files stay.
     fn remove_strays(&self, newest: u64) -> Result<(), TrainError> {
         let mut named = BTreeSet::new();
         let mut all_read = true;
@@ -289,9 +289,9 @@ impl Store {
         }
         for name in names(&self.folder)? {
             // Of several writers, each finishes its own.
-            let unfinished = newest == u64::MAX && name.starts_with(".thalweg-") && name.ends_with(".tmp");
+            let unfinished = !self.shared && name.starts_with(".thalweg-") && name.ends_with(".tmp");
             let step = name.strip_prefix("step-").and_then(|n| n.get(..10)?.parse::<u64>().ok());
-            let old = step.is_some_and(|s| s <= newest);
+            let old = step.is_some_and(|s| !self.shared || s <= newest);
             let part = old && (name.ends_with(".safetensors") || name.ends_with(".list"));
             if unfinished || part && all_read && !named.contains(&name) {
                 remove(&self.folder.join(name))?;
