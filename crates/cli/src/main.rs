@@ -112,7 +112,7 @@ enum Command {
     /// Print a script that completes this command in a shell.
     ///
     /// bash: thalweg completions bash > ~/.local/share/bash-completion/completions/thalweg
-    /// zsh:  thalweg completions zsh > "${fpath[1]}/_thalweg"
+    /// zsh:  thalweg completions zsh > ~/.zfunc/_thalweg   (a folder of your $fpath)
     /// fish: thalweg completions fish > ~/.config/fish/completions/thalweg.fish
     #[command(verbatim_doc_comment)]
     Completions {
