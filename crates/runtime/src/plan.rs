@@ -5,7 +5,6 @@
 //! one where nothing reads the old one later; everything else lies in one arena.
 
 use std::collections::{BinaryHeap, HashMap};
-use std::fmt;
 use std::ops::Range;
 use std::panic::Location;
 
@@ -132,89 +131,6 @@ impl Plan {
         plan
     }
 
-    /// Makes one step of a product and the group after it that reads its result in place.
-    fn join_epilogues(&mut self) {
-        let mut joined: Vec<Step> = Vec::with_capacity(self.steps.len());
-        for step in std::mem::take(&mut self.steps) {
-            match joined.last().and_then(|last| self.epilogue(last, &step)) {
-                Some(both) => {
-                    joined.pop();
-                    joined.push(both);
-                }
-                None => joined.push(step),
-            }
-        }
-        self.steps = joined;
-    }
-
-    fn epilogue(&self, product: &Step, group: &Step) -> Option<Step> {
-        let (Action::Op(op @ (Op::Matmul(_) | Op::Linear(_))), Action::Tiles(programs)) =
-            (&product.action, &group.action)
-        else {
-            return None;
-        };
-        let ([program], [result]) = (&programs[..], &product.outputs[..]) else { return None };
-        let overlap = |a, b| concurrent::overlap(self, a, b);
-        let same_place = |s: usize| {
-            self.storages[s].home == self.storages[result.0].home
-                && self.storages[s].len == self.storages[result.0].len
-        };
-        let operands = || group.inputs.iter().zip(&program.operands);
-        let reads = operands().any(|(r, _)| r.storage == result.0)
-            && operands().all(|(r, operand)| {
-                !overlap(r.storage, result.0)
-                    || same_place(r.storage) && matches!(operand.access, Access::Dense { offset: 0 })
-            });
-        // The product still reads its operands while the first results of the group are written.
-        let apart = group.outputs.iter().all(|&(s, _)| {
-            product.inputs.iter().all(|r| !overlap(s, r.storage)) && (!overlap(s, result.0) || same_place(s))
-        });
-        if self.storages[result.0].dtype != DType::F32
-            || program.numel() != result.1.numel()
-            || !reads
-            || !apart
-        {
-            return None;
-        }
-        let mut outputs = group.outputs.clone();
-        if !group.outputs.iter().any(|&(s, _)| overlap(s, result.0)) {
-            outputs.push(result.clone());
-        }
-        let n_operands = product.inputs.len();
-        let then = Then { op: op.clone(), n_operands, product: result.clone(), program: program.clone() };
-        Some(Step {
-            action: Action::Then(Box::new(then)),
-            inputs: product.inputs.iter().chain(&group.inputs).cloned().collect(),
-            outputs,
-            nodes: product.nodes.iter().chain(&group.nodes).copied().collect(),
-        })
-    }
-
-    /// Makes one step of neighbouring groups that do not touch each other's memory.
-    fn join_tiles(&mut self) {
-        let mut joined: Vec<Step> = Vec::with_capacity(self.steps.len());
-        for step in std::mem::take(&mut self.steps) {
-            let conflict = |last: &Step| concurrent::conflict(self, last, &step);
-            match (joined.last_mut(), &step.action) {
-                (Some(last), Action::Tiles(programs))
-                    if matches!(last.action, Action::Tiles(_))
-                        && last.inputs.len() + step.inputs.len() <= MAX_OPERANDS
-                        && last.outputs.len() + step.outputs.len() <= MAX_OPERANDS
-                        && !conflict(last) =>
-                {
-                    if let Action::Tiles(all) = &mut last.action {
-                        all.extend(programs.iter().cloned());
-                    }
-                    last.inputs.extend(step.inputs);
-                    last.outputs.extend(step.outputs);
-                    last.nodes.extend(step.nodes);
-                }
-                _ => joined.push(step),
-            }
-        }
-        self.steps = joined;
-    }
-
     /// How many steps a run takes.
     pub fn n_steps(&self) -> usize {
         self.steps.len()
@@ -294,96 +210,6 @@ impl Plan {
         });
         let written = step.outputs.iter().map(|(s, shape)| shape.numel() * self.storages[*s].dtype.size());
         Cost { flops, bytes: (read.sum::<usize>() + written.sum::<usize>()) as u64 }
-    }
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} steps, arena {} ({} unplanned), {} flop",
-            self.n_steps(),
-            bytes(self.arena_bytes),
-            bytes(self.unplanned_bytes),
-            count(self.flops())
-        )?;
-        match self.recorded_flops {
-            Some(before) if before > self.flops() => {
-                writeln!(f, " ({} as written, {} saved)", count(before), count(before - self.flops()))?;
-            }
-            Some(before) if before < self.flops() => {
-                let again = self.flops() - before;
-                writeln!(f, " ({} as written, {} computed again)", count(before), count(again))?;
-            }
-            _ => writeln!(f)?,
-        }
-        self.steps().enumerate().try_for_each(|(i, step)| writeln!(f, "{i:>4}  {step}"))
-    }
-}
-
-impl fmt::Display for StepInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let results = self.results.iter().map(Meta::to_string).collect::<Vec<_>>().join(", ");
-        let Cost { flops, bytes: moved } = self.cost;
-        write!(f, "{:<40} {results}  {} flop, {}", self.name(), count(flops), bytes(moved as usize))?;
-        let lines = self.source_lines();
-        write!(f, "{}{}", if lines.is_empty() { "" } else { "  " }, lines.join(" "))
-    }
-}
-
-impl StepInfo {
-    /// The ops in short: `exp mul×3 add`.
-    pub fn name(&self) -> String {
-        shorten(&self.ops)
-    }
-
-    /// The user's lines as `file:line`, each once.
-    pub fn source_lines(&self) -> Vec<String> {
-        dedup(self.lines.iter().map(|at| format!("{}:{}", file(at), at.line())).collect())
-    }
-}
-
-fn dedup(mut lines: Vec<String>) -> Vec<String> {
-    let mut seen = std::collections::HashSet::new();
-    lines.retain(|l| seen.insert(l.clone()));
-    lines
-}
-
-fn file(at: &Location<'static>) -> &'static str {
-    at.file().rsplit('/').next().unwrap_or_default()
-}
-
-/// `exp mul×3 add`, cut where it becomes long.
-fn shorten(ops: &[&'static str]) -> String {
-    let mut words: Vec<String> = Vec::new();
-    let mut i = 0;
-    while i < ops.len() {
-        let n = ops[i..].iter().take_while(|op| **op == ops[i]).count();
-        words.push(if n > 1 { format!("{}×{n}", ops[i]) } else { ops[i].to_owned() });
-        i += n;
-    }
-    if words.len() > 8 {
-        let rest = words.len() - 7;
-        words.truncate(7);
-        words.push(format!("… {rest} more"));
-    }
-    words.join(" ")
-}
-
-pub(crate) fn bytes(n: usize) -> String {
-    match n {
-        0..1024 => format!("{n} B"),
-        1024..1_048_576 => format!("{:.1} KiB", n as f64 / 1024.0),
-        _ => format!("{:.1} MiB", n as f64 / 1_048_576.0),
-    }
-}
-
-pub(crate) fn count(n: u64) -> String {
-    match n {
-        0..1000 => n.to_string(),
-        1000..1_000_000 => format!("{:.1} k", n as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} M", n as f64 / 1e6),
-        _ => format!("{:.2} G", n as f64 / 1e9),
     }
 }
 

@@ -12,7 +12,7 @@ pub mod whole;
 
 /// Asks for the cache line at `at`, which may be any address.
 #[inline(always)]
-pub fn prefetch<T>(at: *const T) {
+pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint; it does not fault.
     unsafe {

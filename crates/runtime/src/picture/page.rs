@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use super::layout::Drawing;
 use super::{Card, CardKind, Wire};
-use crate::plan::{Plan, bytes, count};
+use crate::plan::Plan;
+use crate::print::{bytes, count};
 
 /// Width of a character, height of a line; the font is monospaced.
 const CHAR: f64 = 6.7;

@@ -1,0 +1,93 @@
+//! Steps that become one: a product with the group that continues it, and neighbouring groups.
+
+use thalweg_core::DType;
+use thalweg_tensor::ops::Op;
+
+use crate::concurrent;
+use crate::plan::{Action, MAX_OPERANDS, Plan, Step, Then};
+use crate::program::Access;
+
+impl Plan {
+    /// Makes one step of a product and the group after it that reads its result in place.
+    pub(crate) fn join_epilogues(&mut self) {
+        let mut joined: Vec<Step> = Vec::with_capacity(self.steps.len());
+        for step in std::mem::take(&mut self.steps) {
+            match joined.last().and_then(|last| self.epilogue(last, &step)) {
+                Some(both) => {
+                    joined.pop();
+                    joined.push(both);
+                }
+                None => joined.push(step),
+            }
+        }
+        self.steps = joined;
+    }
+
+    fn epilogue(&self, product: &Step, group: &Step) -> Option<Step> {
+        let (Action::Op(op @ (Op::Matmul(_) | Op::Linear(_))), Action::Tiles(programs)) =
+            (&product.action, &group.action)
+        else {
+            return None;
+        };
+        let ([program], [result]) = (&programs[..], &product.outputs[..]) else { return None };
+        let overlap = |a, b| concurrent::overlap(self, a, b);
+        let same_place = |s: usize| {
+            self.storages[s].home == self.storages[result.0].home
+                && self.storages[s].len == self.storages[result.0].len
+        };
+        let operands = || group.inputs.iter().zip(&program.operands);
+        let reads = operands().any(|(r, _)| r.storage == result.0)
+            && operands().all(|(r, operand)| {
+                !overlap(r.storage, result.0)
+                    || same_place(r.storage) && matches!(operand.access, Access::Dense { offset: 0 })
+            });
+        // The product still reads its operands while the first results of the group are written.
+        let apart = group.outputs.iter().all(|&(s, _)| {
+            product.inputs.iter().all(|r| !overlap(s, r.storage)) && (!overlap(s, result.0) || same_place(s))
+        });
+        if self.storages[result.0].dtype != DType::F32
+            || program.numel() != result.1.numel()
+            || !reads
+            || !apart
+        {
+            return None;
+        }
+        let mut outputs = group.outputs.clone();
+        if !group.outputs.iter().any(|&(s, _)| overlap(s, result.0)) {
+            outputs.push(result.clone());
+        }
+        let n_operands = product.inputs.len();
+        let then = Then { op: op.clone(), n_operands, product: result.clone(), program: program.clone() };
+        Some(Step {
+            action: Action::Then(Box::new(then)),
+            inputs: product.inputs.iter().chain(&group.inputs).cloned().collect(),
+            outputs,
+            nodes: product.nodes.iter().chain(&group.nodes).copied().collect(),
+        })
+    }
+
+    /// Makes one step of neighbouring groups that do not touch each other's memory.
+    pub(crate) fn join_tiles(&mut self) {
+        let mut joined: Vec<Step> = Vec::with_capacity(self.steps.len());
+        for step in std::mem::take(&mut self.steps) {
+            let conflict = |last: &Step| concurrent::conflict(self, last, &step);
+            match (joined.last_mut(), &step.action) {
+                (Some(last), Action::Tiles(programs))
+                    if matches!(last.action, Action::Tiles(_))
+                        && last.inputs.len() + step.inputs.len() <= MAX_OPERANDS
+                        && last.outputs.len() + step.outputs.len() <= MAX_OPERANDS
+                        && !conflict(last) =>
+                {
+                    if let Action::Tiles(all) = &mut last.action {
+                        all.extend(programs.iter().cloned());
+                    }
+                    last.inputs.extend(step.inputs);
+                    last.outputs.extend(step.outputs);
+                    last.nodes.extend(step.nodes);
+                }
+                _ => joined.push(step),
+            }
+        }
+        self.steps = joined;
+    }
+}
