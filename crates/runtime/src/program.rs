@@ -13,7 +13,7 @@ use std::ops::Range;
 use smallvec::{SmallVec, smallvec};
 use thalweg_core::{DType, Layout};
 use thalweg_graph::{Graph, Kind, NodeId};
-use thalweg_kernels::stream::{arithmetic, copy_past_caches};
+use thalweg_kernels::stream::{PastCaches, arithmetic};
 use thalweg_kernels::threads::parallel;
 use thalweg_tensor::Meta;
 use thalweg_tensor::ops::{Op, Tile};
@@ -212,10 +212,13 @@ impl Program {
                 let at = register as usize * self.tile;
                 registers[at..at + self.tile.min(range.len())].fill(value);
             }
+            let mut past_caches = PastCaches::default();
             for start in range.clone().step_by(self.tile) {
-                let len = self.tile.min(range.end - start);
+                let tile = start..range.end.min(start + self.tile);
                 // SAFETY: the caller's promise; tasks and tiles have ranges of their own.
-                unsafe { self.run_tile(registers.as_mut_ptr(), operands, results, start, len) };
+                unsafe {
+                    self.run_tile(registers.as_mut_ptr(), operands, results, tile, &mut past_caches);
+                }
             }
         });
     }
@@ -227,9 +230,10 @@ impl Program {
         registers: *mut f32,
         operands: &[Memory],
         results: &[Memory],
-        start: usize,
-        len: usize,
+        tile: Range<usize>,
+        past_caches: &mut PastCaches,
     ) {
+        let (start, len) = (tile.start, tile.len());
         let register = |r: u16| {
             // SAFETY: `run` asked for `n_registers` tiles.
             unsafe { registers.add(r as usize * self.tile) }
@@ -283,10 +287,8 @@ impl Program {
                         y.iter_mut().zip(x).for_each(|(y, x)| *y = u8::from(*x != 0.0));
                     }
                     // Only huge results come from a register.
-                    _ => copy_past_caches(
-                        x,
-                        std::slice::from_raw_parts_mut(memory.0.cast::<f32>().add(start), len),
-                    ),
+                    _ => past_caches
+                        .copy(x, std::slice::from_raw_parts_mut(memory.0.cast::<f32>().add(start), len)),
                 }
             }
         }

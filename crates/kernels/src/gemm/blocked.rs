@@ -2,8 +2,9 @@
 //!
 //! The scheme is that of BLIS (Van Zee and van de Geijn, 2015). B is packed into a slab shared by all
 //! threads, then each task packs its rows of A, one k block at a time, and runs over the panels of B:
-//! a panel of B (`KC × nr`) stays in L1, the block of A (`MC × KC`) in L2, the slab in L3. A matrix that
-//! is read too few times to pay for its packing is used where it lies.
+//! a panel of B (`KC × nr`) stays in L1, the block of A (`MC × KC`) in L2, the slab in L3. Where several
+//! tasks have the same rows, A is packed together with B. A matrix that is read too few times to pay for
+//! its packing is used where it lies.
 //!
 //! The cut of k depends on k alone and tasks own disjoint parts of C, so the result does not depend on
 //! the number of threads.
@@ -12,7 +13,7 @@ use super::pack::{Source, pack_panel};
 use super::scratch::{self, Use};
 use super::tile::{Kernels, Tile, TileShape};
 use super::{Element, MatRef, Ready, SendPtr, Start};
-use crate::threads::{parallel, threads};
+use crate::threads::parallel;
 
 /// Longest k block: a panel of B of 16 columns is then 24 KB of the 32 KB of L1.
 const KC: usize = 384;
@@ -42,7 +43,7 @@ const DIRECT_A_COLS: usize = 128;
 const MIN_COLS: usize = 256;
 
 /// `c (m×n) = start + a (m×k) · b (k×n)`, rows of c `ldc` apart. None of m, n, k is 0. Calls `ready` with each
-/// straight piece of c, counted from `c`, as soon as nothing more is added to it.
+/// straight piece of c, counted from `c`, as soon as nothing more is added to it. Uses up to `n_threads` threads.
 ///
 /// # Safety
 /// `c` is valid for reads and writes of the m×n elements, by any thread, and is not accessed by others
@@ -54,27 +55,35 @@ pub(super) unsafe fn gemm<T: Element>(
     ldc: usize,
     start: Start<'_, T>,
     ready: Ready<'_>,
+    n_threads: usize,
 ) {
     let product = Product { a, b, c, ldc, start, ready, kernels: T::kernels() };
     let (m, k, n) = (a.rows(), a.cols(), b.cols());
     let nr = product.kernels.nr;
-    let n_threads = if m * n * k < PARALLEL_MIN { 1 } else { threads() };
+    let n_threads = if m * n * k < PARALLEL_MIN { 1 } else { n_threads };
     if product.b_serves_unpacked() {
         let panels = Panels { at: SendPtr::of(b.as_ptr()), p_stride: b.row_stride(), panel_stride: nr };
-        product.multiply(panels, 0..k, 0..n, n_threads);
+        product.multiply(panels, None, 0..k, 0..n, n_threads);
         return;
     }
     // A slab takes all of k if it can: C is then read and written in one go.
     let k_slab = k.min(SLAB / nr / 4 / KC * KC);
     let n_slab = (SLAB / k_slab / nr * nr).min(n.next_multiple_of(nr));
-    scratch::with(Use::Shared, k_slab * n_slab, |slab: *mut T| {
+    let m_padded = m.next_multiple_of(product.kernels.mr);
+    let share_a = product.cut(n_slab.min(n), n_threads).1 < n_slab.min(n)
+        && n > DIRECT_A_COLS
+        && m_padded * k_slab <= SLAB;
+    let n_shared = if share_a { m_padded * k_slab } else { 0 };
+    scratch::with(Use::Shared, k_slab * n_slab + n_shared, |slab: *mut T| {
+        // SAFETY: the end of the slab, behind the panels of B.
+        let shared_a = share_a.then(|| SendPtr(unsafe { slab.add(k_slab * n_slab) }));
         let slab = SendPtr::of(slab);
         for j in (0..n).step_by(n_slab) {
             let cols = j..n.min(j + n_slab);
             for p in (0..k).step_by(k_slab) {
                 let ps = p..k.min(p + k_slab);
-                let panels = product.pack_b(slab, ps.clone(), cols.clone(), n_threads);
-                product.multiply(panels, ps, cols.clone(), n_threads);
+                let panels = product.pack(slab, shared_a, ps.clone(), cols.clone(), n_threads);
+                product.multiply(panels, shared_a, ps, cols.clone(), n_threads);
             }
         }
     });
@@ -117,12 +126,19 @@ impl<T: Element> Product<'_, T> {
         m <= self.kernels.mr || (n_rows <= n_sets * L1_WAYS && n_rows * stride <= 1 << 18)
     }
 
-    /// Packs `b[ps, cols]` into `slab`.
-    fn pack_b(&self, slab: SendPtr<T>, ps: Range, cols: Range, n_threads: usize) -> Panels<T> {
+    /// Packs `b[ps, cols]` into `slab`, and all of `a[.., ps]` if there is a place for it.
+    fn pack(
+        &self,
+        slab: SendPtr<T>,
+        shared_a: Option<SendPtr<T>>,
+        ps: Range,
+        cols: Range,
+        n_threads: usize,
+    ) -> Panels<T> {
         let (nr, k) = (self.kernels.nr, ps.len());
         let n_panels = cols.len().div_ceil(nr);
         let from = SendPtr::of(self.b.as_ptr());
-        let pack = |panel: usize| {
+        let pack_b = |panel: usize| {
             let j = cols.start + panel * nr;
             // SAFETY: `ps` and `cols` are inside b; the slab has room for `k * nr` elements for each
             // panel, and each panel is written by one task.
@@ -134,15 +150,60 @@ impl<T: Element> Product<'_, T> {
             }
         };
         let grain = n_panels.div_ceil(4 * n_threads);
-        run(n_panels.div_ceil(grain), n_threads, &|task_idx| {
-            (task_idx * grain..n_panels.min((task_idx + 1) * grain)).for_each(pack);
+        let n_b_tasks = n_panels.div_ceil(grain);
+        // Tasks of A are pieces of about the size of those of B.
+        let row_grain = (grain * nr).next_multiple_of(self.kernels.mr);
+        let n_a_tasks = if shared_a.is_some() { self.a.rows().div_ceil(row_grain) } else { 0 };
+        run(n_b_tasks + n_a_tasks, n_threads, &|task_idx| {
+            if task_idx < n_b_tasks {
+                return (task_idx * grain..n_panels.min((task_idx + 1) * grain)).for_each(pack_b);
+            }
+            let row = (task_idx - n_b_tasks) * row_grain;
+            let rows = row..self.a.rows().min(row + row_grain);
+            for (p, k) in k_blocks(&ps) {
+                // SAFETY: room for all rows and all of `ps`, and each row is packed by one task.
+                unsafe {
+                    let to = shared_a.expect("counted").get().add(self.shared_at(&rows, p - ps.start, k));
+                    self.pack_a(rows.clone(), p, k, to);
+                }
+            }
         });
         Panels { at: slab, p_stride: nr, panel_stride: k * nr }
     }
 
+    /// Packs `a[rows, p .. p + k]` into panels at `to`.
+    ///
+    /// # Safety
+    /// The part is inside A; `to` has room for its rows, filled up to a multiple of `mr`.
+    unsafe fn pack_a(&self, rows: Range, p: usize, k: usize, to: *mut T) {
+        let mr = self.kernels.mr;
+        let (stride_i, stride_p) = (self.a.row_stride(), self.a.col_stride());
+        for i in (0..rows.len()).step_by(mr) {
+            // SAFETY: passed on to the caller.
+            unsafe {
+                let from = self.a.as_ptr().add((rows.start + i) * stride_i + p * stride_p);
+                let source = Source { from, stride_i, stride_p };
+                pack_panel(source, mr.min(rows.len() - i), mr, k, to.add(i * k));
+            }
+        }
+    }
+
+    /// Where in A that was packed for all tasks the panels of these rows begin, for the k block that begins `p` after
+    /// the slab and is `k` long. Rows begin at a multiple of `mr`.
+    fn shared_at(&self, rows: &Range, p: usize, k: usize) -> usize {
+        p * self.a.rows().next_multiple_of(self.kernels.mr) + rows.start * k
+    }
+
     /// `c[.., cols] += a[.., ps] · b[ps, cols]`, with the given panels of `b[ps, cols]`; the first part of k adds to
     /// the start instead.
-    fn multiply(&self, panels: Panels<T>, ps: Range, cols: Range, n_threads: usize) {
+    fn multiply(
+        &self,
+        panels: Panels<T>,
+        shared_a: Option<SendPtr<T>>,
+        ps: Range,
+        cols: Range,
+        n_threads: usize,
+    ) {
         let (row_grain, col_grain) = self.cut(cols.len(), n_threads);
         let n_row_blocks = self.a.rows().div_ceil(row_grain);
         let n_col_blocks = cols.len().div_ceil(col_grain);
@@ -154,7 +215,7 @@ impl<T: Element> Product<'_, T> {
                 cols: col..cols.end.min(col + col_grain),
                 first_panel: (col - cols.start) / self.kernels.nr,
             };
-            self.multiply_block(panels, ps.clone(), &block);
+            self.multiply_block(panels, shared_a, ps.clone(), &block);
         });
     }
 
@@ -166,6 +227,13 @@ impl<T: Element> Product<'_, T> {
         let n_row_blocks = m.div_ceil(MC);
         if n_threads == 1 {
             return (even(m, n_row_blocks, mr), n.next_multiple_of(nr));
+        }
+        if n <= DIRECT_A_COLS {
+            // A is not packed, so tasks may be small: they even out what does not divide.
+            let n_tasks = 16 * n_threads;
+            let n_units = m.div_ceil(mr);
+            let n_col_blocks = if n_units < n_tasks { 2 } else { 1 };
+            return (n_units.div_ceil(n_tasks) * mr, even(n, n_col_blocks, nr));
         }
         // Four tasks for each thread even out what other processes take; an uneven number of equal
         // tasks would leave threads idle at the end.
@@ -179,21 +247,22 @@ impl<T: Element> Product<'_, T> {
     }
 
     /// One task: its block of C, over all of `ps`.
-    fn multiply_block(&self, panels: Panels<T>, ps: Range, block: &Block) {
-        let mr = self.kernels.mr;
-        let n_k_blocks = ps.len().div_ceil(KC);
-        let kc = ps.len().div_ceil(n_k_blocks);
+    fn multiply_block(&self, panels: Panels<T>, shared_a: Option<SendPtr<T>>, ps: Range, block: &Block) {
         let n_uses = block.cols.len().div_ceil(self.kernels.nr);
-        let a_packed = block.cols.len() > DIRECT_A_COLS || (self.a.col_stride() != 1 && n_uses > 2);
-        let n_scratch = if a_packed { block.rows.len().next_multiple_of(mr) * kc } else { 0 };
-        scratch::with(Use::Task, n_scratch, |packed: *mut T| {
-            for p in (0..ps.len()).step_by(kc) {
-                let step = KStep {
-                    p: ps.start + p,
-                    k: kc.min(ps.len() - p),
-                    // SAFETY: panels reach over all of `ps`.
-                    b: unsafe { panels.at.get().add(p * panels.p_stride) },
-                    a_packed: a_packed.then_some(packed),
+        let pack = shared_a.is_none()
+            && (block.cols.len() > DIRECT_A_COLS || (self.a.col_stride() != 1 && n_uses > 2));
+        let n_rows = block.rows.len().next_multiple_of(self.kernels.mr);
+        let n_scratch = if pack { n_rows * ps.len().min(KC) } else { 0 };
+        scratch::with(Use::Task, n_scratch, |own: *mut T| {
+            for (p, k) in k_blocks(&ps) {
+                // SAFETY: the block is inside A, and its panels have room; panels of B reach over all of `ps`.
+                let step = unsafe {
+                    let shared = |at: SendPtr<T>| at.get().add(self.shared_at(&block.rows, p - ps.start, k));
+                    if pack {
+                        self.pack_a(block.rows.clone(), p, k, own);
+                    }
+                    let a_packed = if pack { Some(own) } else { shared_a.map(shared) };
+                    KStep { p, k, b: panels.at.get().add((p - ps.start) * panels.p_stride), a_packed }
                 };
                 self.multiply_step(panels, block, &step);
             }
@@ -231,16 +300,6 @@ impl<T: Element> Product<'_, T> {
         // k rows, and other tasks have other blocks of C.
         unsafe {
             let a = self.a.as_ptr().add(block.rows.start * a_row_stride + step.p * a_col_stride);
-            if let Some(packed) = step.a_packed {
-                for i in (0..n_rows).step_by(mr) {
-                    let source = Source {
-                        from: a.add(i * a_row_stride),
-                        stride_i: a_row_stride,
-                        stride_p: a_col_stride,
-                    };
-                    pack_panel(source, mr.min(n_rows - i), mr, step.k, packed.add(i * step.k));
-                }
-            }
             for (panel, j) in (block.first_panel..).zip(block.cols.clone().step_by(nr)) {
                 let n_cols = nr.min(block.cols.end - j);
                 let shape = |rows| TileShape { rows, cols: n_cols, a_packed: step.a_packed.is_some() };
@@ -285,8 +344,15 @@ struct KStep<T> {
     k: usize,
     /// Row `p` of panel 0.
     b: *const T,
-    /// Room for the packed rows of A, or `None` to use A where it lies.
+    /// The packed rows of A, or `None` to use A where it lies.
     a_packed: Option<*mut T>,
+}
+
+/// The k blocks of a slab: where each begins, and its length.
+fn k_blocks(ps: &Range) -> impl Iterator<Item = (usize, usize)> + use<> {
+    let (start, end) = (ps.start, ps.end);
+    let k = ps.len().div_ceil(ps.len().div_ceil(KC));
+    (start..end).step_by(k).map(move |p| (p, k.min(end - p)))
 }
 
 /// Runs the tasks on the pool, or here if one thread was judged to be enough.

@@ -22,11 +22,11 @@ use std::ops::{Add, Mul, Range};
 
 pub use matrix::MatRef;
 
-use crate::threads::{parallel, threads};
+use crate::threads::{parallel, piece, split, threads};
 
 /// Multiply-adds of one product from which a batch is not shared out product by product, unless there
 /// are many products.
-const LARGE: usize = 1 << 24;
+const LARGE: usize = 1 << 21;
 
 /// `c (m×n) = a (m×k) · b (k×n)`, or `c += a · b` if `accumulate`; row i of c begins at `i * ldc`.
 ///
@@ -226,7 +226,7 @@ fn gemm<T: Element>(
     }
     assert!(n_c <= c.len(), "gemm: c has {} elements, needs {n_c}", c.len());
     // SAFETY: `check` counted the elements, and `c` is borrowed mutably for the call.
-    unsafe { gemm_into(a, b, SendPtr(c.as_mut_ptr()), ldc, start, ready) };
+    unsafe { gemm_into(a, b, SendPtr(c.as_mut_ptr()), ldc, start, ready, threads()) };
 }
 
 fn gemm_batched<T: Element>(
@@ -247,7 +247,7 @@ fn gemm_batched<T: Element>(
     let n_all = (n_batch - 1).checked_mul(batch_stride).and_then(|n| n.checked_add(n_c));
     assert!(n_all.is_some_and(|n| n <= data.len()), "gemm: c has {} elements, too few", data.len());
     let c = SendPtr(data.as_mut_ptr());
-    let one = |idx: usize| {
+    let one = |idx: usize, n_threads: usize| {
         // SAFETY: product `idx` writes `n_c` elements from `idx * batch_stride` on: inside `data`, which
         // is borrowed mutably for the call, and apart from the others.
         unsafe {
@@ -259,17 +259,22 @@ fn gemm_batched<T: Element>(
                 }
             };
             let ready: Ready<'_> = if ready.is_some() { Some(&shifted) } else { None };
-            gemm_into(a.get(idx), b.get(idx), c, ldc, Start::new(accumulate), ready);
+            gemm_into(a.get(idx), b.get(idx), c, ldc, Start::new(accumulate), ready, n_threads);
         }
     };
     let size = a.rows * a.cols * b.cols;
-    // A product inside a task finds the pool taken and runs in its thread.
-    let by_product = size < LARGE || n_batch >= 4 * threads();
-    if by_product && size * n_batch >= blocked::PARALLEL_MIN {
-        parallel(n_batch, &one);
-    } else {
-        (0..n_batch).for_each(one);
+    let by_product = n_batch > 1 && (size < LARGE || n_batch >= 4 * threads());
+    if !by_product {
+        return (0..n_batch).for_each(|idx| one(idx, threads()));
     }
+    let n_tasks = if size * n_batch >= blocked::PARALLEL_MIN { 16 * threads() } else { 1 };
+    let grain = n_batch.div_ceil(n_tasks);
+    let tasks = |task: usize| {
+        for idx in piece(n_batch, grain, task) {
+            one(idx, 1);
+        }
+    };
+    if n_tasks == 1 { tasks(0) } else { parallel(split(n_batch, grain), &tasks) }
 }
 
 /// Panics unless the shapes agree; returns how many elements C reaches over.
@@ -290,6 +295,7 @@ unsafe fn gemm_into<T: Element>(
     ldc: usize,
     start: Start<'_, T>,
     ready: Ready<'_>,
+    n_threads: usize,
 ) {
     let (m, k, n) = (a.rows(), a.cols(), b.cols());
     if m == 0 || n == 0 {
@@ -298,7 +304,7 @@ unsafe fn gemm_into<T: Element>(
     // SAFETY: passed on to the caller. A row of C is dense; a column of C has stride `ldc`.
     unsafe {
         if k > 0 && m > 1 && n > 1 {
-            return blocked::gemm(a, b, c, ldc, start, ready);
+            return blocked::gemm(a, b, c, ldc, start, ready, n_threads);
         }
         // Nothing to multiply, or a vector: C begins with the start, which costs little.
         for i in 0..m {
@@ -317,7 +323,7 @@ unsafe fn gemm_into<T: Element>(
         };
         if done.is_none() {
             let start = if add { Start::Result } else { Start::Zero };
-            return blocked::gemm(a, b, c, ldc, start, ready);
+            return blocked::gemm(a, b, c, ldc, start, ready, n_threads);
         }
         if let Some(ready) = ready {
             (0..m).for_each(|i| ready(i * ldc..i * ldc + n, c.get().cast()));

@@ -23,27 +23,47 @@ pub(crate) fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// y = x, written past the caches: for results that do not fit in them, which then cost no reading of old lines.
-pub fn copy_past_caches(x: &[f32], y: &mut [f32]) {
-    assert_eq!(x.len(), y.len(), "stream: input and output differ in length");
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_mm_loadu_ps, _mm_sfence, _mm_stream_ps};
-        let lead = y.as_ptr().align_offset(16).min(y.len());
-        let (head, body) = y.split_at_mut(lead);
-        head.copy_from_slice(&x[..lead]);
-        let mut quads = body.chunks_exact_mut(4);
-        let mut from = x[lead..].chunks_exact(4);
-        for (y, x) in quads.by_ref().zip(from.by_ref()) {
-            // SAFETY: four elements each; `y` is aligned to 16 bytes, since its first quad is.
-            unsafe { _mm_stream_ps(y.as_mut_ptr(), _mm_loadu_ps(x.as_ptr())) };
+/// Copies past the caches: for results that do not fit in them, which then cost no reading of old lines.
+///
+/// What was copied is there for other threads once this is dropped. A fence after each tile would keep the
+/// next one from being computed while the memory takes this one in.
+#[derive(Debug, Default)]
+pub struct PastCaches {
+    wrote: bool,
+}
+
+impl PastCaches {
+    /// y = x. Panics when the lengths differ.
+    pub fn copy(&mut self, x: &[f32], y: &mut [f32]) {
+        assert_eq!(x.len(), y.len(), "stream: input and output differ in length");
+        self.wrote = true;
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
+            let lead = y.as_ptr().align_offset(16).min(y.len());
+            let (head, body) = y.split_at_mut(lead);
+            head.copy_from_slice(&x[..lead]);
+            let mut quads = body.chunks_exact_mut(4);
+            let mut from = x[lead..].chunks_exact(4);
+            for (y, x) in quads.by_ref().zip(from.by_ref()) {
+                // SAFETY: four elements each; `y` is aligned to 16 bytes, since its first quad is.
+                unsafe { _mm_stream_ps(y.as_mut_ptr(), _mm_loadu_ps(x.as_ptr())) };
+            }
+            quads.into_remainder().copy_from_slice(from.remainder());
         }
-        quads.into_remainder().copy_from_slice(from.remainder());
-        // SAFETY: part of every x86-64. The stores become visible to other threads before what follows.
-        unsafe { _mm_sfence() };
+        #[cfg(not(target_arch = "x86_64"))]
+        y.copy_from_slice(x);
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    y.copy_from_slice(x);
+}
+
+impl Drop for PastCaches {
+    fn drop(&mut self) {
+        #[cfg(target_arch = "x86_64")]
+        if self.wrote {
+            // SAFETY: part of every x86-64. The stores become visible to other threads before what follows.
+            unsafe { std::arch::x86_64::_mm_sfence() };
+        }
+    }
 }
 
 #[cfg(test)]
@@ -54,7 +74,7 @@ mod tests {
         for start in 0..9 {
             for n in 0..=70 {
                 let mut y = vec![-1.0; 100];
-                super::copy_past_caches(&x[start..start + n], &mut y[start..start + n]);
+                super::PastCaches::default().copy(&x[start..start + n], &mut y[start..start + n]);
                 let want = |i: usize| if (start..start + n).contains(&i) { i as f32 } else { -1.0 };
                 assert!(y.iter().enumerate().all(|(i, y)| *y == want(i)), "{n} from {start}");
             }
