@@ -1,7 +1,7 @@
 //! `autobatch`: many small instances of different structure, computed in batches.
 
 use thalweg_graph::{Traced, batch};
-use thalweg_tensor::{OpError, Tensor, no_grad, trace};
+use thalweg_tensor::{OpError, Param, Tensor, no_grad, trace};
 
 use crate::tree::Tree;
 
@@ -10,8 +10,9 @@ use crate::tree::Tree;
 /// instance at a time; nothing is padded.
 ///
 /// Inside, tensors that depend on parameters have no values yet, so that `f` may decide by its data
-/// but not by what it computes. Gradients are asked for inside, and are batched as well. Parameters
-/// that `f` sets have their new values afterwards. Inside `jit`, `f` is traced as it is.
+/// but not by what it computes. Gradients may be asked of the result, which costs least: they follow the
+/// batched ops back. Asked for inside, they are batched op by op as well. Parameters that `f` sets have
+/// their new values afterwards. Inside `jit`, `f` is traced as it is.
 ///
 /// ```
 /// use thalweg_runtime::autobatch;
@@ -19,16 +20,14 @@ use crate::tree::Tree;
 /// let w = Param::new("w", Tensor::from([[0.5f32]]));
 /// // Sequences of different lengths.
 /// let data: Vec<Vec<f64>> = vec![vec![1.0, 2.0], vec![3.0], vec![4.0, 5.0, 6.0]];
-/// let (loss, gradient) = autobatch(|| {
+/// let loss = autobatch(|| {
 ///     let run = |xs: &Vec<f64>| {
 ///         xs.iter().fold(Tensor::zeros([1, 1], w.meta().dtype), |h, &x| (h + x).matmul(&w.get()))
 ///     };
-///     let loss = data.iter().map(run).reduce(|a, b| a + b).unwrap().sum(());
-///     let gradient = loss.grad(&[&w]).remove(0);
-///     (loss, gradient)
+///     data.iter().map(run).reduce(|a, b| a + b).unwrap().sum(())
 /// })?;
 /// assert_eq!(loss.item::<f32>(), 1.25 + 1.5 + 4.75);
-/// assert!(gradient.item::<f32>() > 0.0);
+/// assert!(loss.grad(&[&w])[0].item::<f32>() > 0.0);
 /// # Ok::<(), thalweg_tensor::OpError>(())
 /// ```
 #[track_caller]
@@ -45,11 +44,12 @@ pub fn autobatch<R: Tree>(f: impl FnOnce() -> R) -> Result<R, OpError> {
         tensors
     });
     let graph = batch(&traced.graph)?;
-    let values = no_grad(|| {
-        let params: Vec<Tensor> = traced.params.iter().map(|p| p.get().stop_gradient()).collect();
-        let captured: Vec<Tensor> = traced.captured.iter().map(Tensor::stop_gradient).collect();
-        graph.values(&[], &params, &captured)
-    })?;
+    let params: Vec<Tensor> = traced.params.iter().map(Param::get).collect();
+    let values = match graph.writes.is_empty() {
+        true => graph.values(&[], &params, &traced.captured),
+        // What is stored is no longer a function of anything.
+        false => no_grad(|| graph.values(&[], &params, &traced.captured)),
+    }?;
     for &(param, id) in &graph.writes {
         traced.params[param].set(values[id.index()].clone());
     }

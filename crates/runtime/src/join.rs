@@ -1,4 +1,4 @@
-//! Steps that become one: a product with the group that continues it, and neighbouring groups.
+//! Steps that become one: a product or convolution with the group that continues it, and neighbouring groups.
 
 use thalweg_core::DType;
 use thalweg_tensor::ops::Op;
@@ -8,7 +8,7 @@ use crate::plan::{Action, MAX_OPERANDS, Plan, Step, Then};
 use crate::program::Access;
 
 impl Plan {
-    /// Makes one step of a product and the group after it that reads its result in place.
+    /// Makes one step of a product or convolution and the group after it that reads its result in place.
     pub(crate) fn join_epilogues(&mut self) {
         let mut joined: Vec<Step> = Vec::with_capacity(self.steps.len());
         for step in std::mem::take(&mut self.steps) {
@@ -24,7 +24,7 @@ impl Plan {
     }
 
     fn epilogue(&self, product: &Step, group: &Step) -> Option<Step> {
-        let (Action::Op(op @ (Op::Matmul(_) | Op::Linear(_))), Action::Tiles(programs)) =
+        let (Action::Op(op @ (Op::Matmul(_) | Op::Linear(_) | Op::Conv(_))), Action::Tiles(programs)) =
             (&product.action, &group.action)
         else {
             return None;

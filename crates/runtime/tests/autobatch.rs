@@ -76,11 +76,19 @@ impl TreeLstm {
         (h, c, loss.map_or(own.clone(), |l| l + own))
     }
 
-    fn loss(&self, trees: &[Tree]) -> Vec<Tensor> {
-        let loss = trees.iter().map(|t| self.run(t).2).reduce(|a, b| a + b).unwrap();
+    fn total(&self, trees: &[Tree]) -> Tensor {
+        trees.iter().map(|t| self.run(t).2).reduce(|a, b| a + b).unwrap()
+    }
+
+    /// The gradients of a loss, and itself.
+    fn with_gradients(&self, loss: Tensor) -> Vec<Tensor> {
         let mut results = loss.grad(&self.params());
         results.push(loss);
         results
+    }
+
+    fn loss(&self, trees: &[Tree]) -> Vec<Tensor> {
+        self.with_gradients(self.total(trees))
     }
 }
 
@@ -112,6 +120,8 @@ fn a_tree_lstm_has_the_same_loss_and_gradients_in_batches() {
         let want = model.loss(&trees);
         let got = autobatch(|| model.loss(&trees)).unwrap();
         assert_close(&want, &got, &format!("seed {seed}"));
+        let after = model.with_gradients(autobatch(|| model.total(&trees)).unwrap());
+        assert_close(&want, &after, &format!("seed {seed}, gradients of the result"));
     }
 }
 

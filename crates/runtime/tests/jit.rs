@@ -2,7 +2,7 @@
 
 use thalweg_core::DType;
 use thalweg_runtime::{JitOptions, jit, jit_with};
-use thalweg_tensor::{Param, Rng, Tensor};
+use thalweg_tensor::{ConvOptions, Param, Rng, Tensor};
 
 fn close(a: &Tensor, b: &Tensor) -> bool {
     a.meta() == b.meta() && a.to_vec::<f32>().iter().zip(b.to_vec::<f32>()).all(|(a, b)| (a - b).abs() < 1e-5)
@@ -330,4 +330,29 @@ fn what_follows_a_product_runs_on_its_pieces_with_the_same_bits() {
         }
         assert!(compiled.verify((x, r), 0.0).unwrap().is_none());
     }
+}
+
+#[test]
+fn what_follows_a_product_or_a_convolution_is_part_of_its_step() {
+    let mut rng = Rng::seed(11);
+    let (x, w) = (rng.normal([3, 4, 12, 12], 0.0, 1.0), rng.normal([8, 4, 3, 3], 0.0, 1.0));
+    let (far, wide) = (rng.normal([8, 4, 3, 3], 0.0, 1.0), rng.normal([6, 1, 3, 3], 0.0, 1.0));
+    let bias = rng.normal([8], 0.0, 1.0);
+    let one_apart = ConvOptions::default();
+    let two_apart = ConvOptions { stride: 2.into(), ..ConvOptions::default() };
+    // Over windows in the image, over columns, and plane by plane.
+    let near = |x: Tensor| (x.conv2d(&w, Some(&bias), &one_apart).relu() - 0.5).tanh();
+    let far = |x: Tensor| x.conv2d(&far, Some(&bias), &two_apart).sigmoid();
+    let planes = |x: Tensor| x.narrow(1, 0, 1).conv2d(&wide, None, &two_apart).relu() * 0.5;
+    let product = |x: Tensor| (x.reshape([12, 144]).matmul(&w.reshape([144, 2])) * 0.5).relu();
+    fn check(what: &str, f: impl Fn(Tensor) -> Tensor, x: &Tensor) {
+        let (want, mut compiled) = (f(x.clone()), jit(&f));
+        let got = compiled.call(x.clone()).unwrap();
+        assert_eq!(got.to_vec::<f32>(), want.to_vec::<f32>(), "{what}");
+        assert_eq!(compiled.plan().n_steps(), 1, "{what}: {}", compiled.plan());
+    }
+    check("near", near, &x);
+    check("far", far, &x);
+    check("planes", planes, &x);
+    check("product", product, &x);
 }

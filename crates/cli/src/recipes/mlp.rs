@@ -12,7 +12,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "mlp",
     alias: Some("tutorial"),
     about: "the lecture's 784-100-10 with AdaGrad on MNIST",
-    defaults: Defaults { length: Length::Epochs(10), batch: 100, lr: 0.02 },
+    defaults: Defaults { length: Length::Epochs(20), batch: 100, lr: 0.03 },
     shows: false,
     run,
 };

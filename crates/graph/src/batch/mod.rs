@@ -10,8 +10,7 @@
 mod lift;
 mod sums;
 
-use std::collections::HashMap;
-
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use thalweg_core::Shape;
 use thalweg_tensor::ops::{Concat, IndexSelect, Op, Reshape, Slice, Stride};
@@ -22,7 +21,7 @@ use crate::literal::Literal;
 
 /// A graph with the same results in which equal ops run as one. See the module.
 pub fn batch(graph: &Graph) -> Result<Graph, OpError> {
-    let graph = crate::passes::dce(&crate::passes::cse(&crate::passes::canonicalise(graph)));
+    let graph = crate::passes::cse(&crate::passes::dce(graph));
     let graph = crate::passes::dce(&sums::join_sums(&graph, &common(&graph))?);
     Batcher::new(&graph).run()
 }
@@ -71,13 +70,13 @@ struct Batcher<'a> {
     out: Graph,
     places: Vec<Option<Place>>,
     /// Whole values as stacks of one.
-    raised: HashMap<NodeId, NodeId>,
+    raised: FxHashMap<NodeId, NodeId>,
 }
 
 impl<'a> Batcher<'a> {
     fn new(graph: &'a Graph) -> Self {
         let places = vec![None; graph.nodes().len()];
-        Self { graph, out: graph.like(), places, raised: HashMap::new() }
+        Self { graph, out: graph.like(), places, raised: FxHashMap::default() }
     }
 
     fn run(mut self) -> Result<Graph, OpError> {
@@ -86,7 +85,7 @@ impl<'a> Batcher<'a> {
         let common = common(graph);
         let mut teams: Vec<Team> = Vec::new();
         let mut team_of = vec![usize::MAX; n];
-        let mut known: HashMap<Key, usize> = HashMap::new();
+        let mut known: FxHashMap<Key, usize> = FxHashMap::default();
         let mut depth = vec![0usize; n];
         let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); n];
         let mut missing = vec![0usize; n];
@@ -216,7 +215,7 @@ impl<'a> Batcher<'a> {
     fn stack(&mut self, ids: &[NodeId], like: &Node) -> Result<NodeId, OpError> {
         // The rows that are needed of each source, in order of appearance; where each value will be.
         let mut sources: Vec<(NodeId, Vec<usize>)> = Vec::new();
-        let mut source_of: HashMap<NodeId, usize> = HashMap::new();
+        let mut source_of: FxHashMap<NodeId, usize> = FxHashMap::default();
         let mut at: Vec<(usize, usize)> = Vec::new();
         for &id in ids {
             let (stack, index) = match self.place(id) {

@@ -4,26 +4,35 @@
 //! have equal values. Regions keep recomputed values apart: merging them would undo the
 //! recomputation.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
 
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 
-use crate::graph::{Graph, Kind, NodeId};
+use crate::graph::{Graph, Kind, Node, NodeId};
 
 /// See the module.
-#[allow(
-    clippy::mutable_key_type,
-    reason = "a literal's values never change; only the tape behind a tensor could"
-)]
 pub fn cse(graph: &Graph) -> Graph {
-    type Key = (Kind, SmallVec<[NodeId; 4]>, u32);
-    let mut seen: HashMap<Key, NodeId> = HashMap::new();
+    // Nodes by their hashes: keys that hold whole nodes made growing the map the larger part of the work.
+    let mut seen: FxHashMap<u64, SmallVec<[NodeId; 2]>> = FxHashMap::default();
+    seen.reserve(graph.nodes().len());
     graph.rewrite(|out, node| {
-        // Leaves occur once by construction; constants are the same in every region.
-        let region = if matches!(node.kind, Kind::Op(_)) { node.region } else { 0 };
-        let key = (node.kind.clone(), node.inputs.clone(), region);
-        *seen.entry(key).or_insert_with(|| out.push(node))
+        let alike = seen.entry(FxBuildHasher.hash_one(key(&node))).or_default();
+        match alike.iter().find(|&&id| key(out.node(id)) == key(&node)) {
+            Some(&id) => id,
+            None => {
+                let id = out.push(node);
+                alike.push(id);
+                id
+            }
+        }
     })
+}
+
+/// What equal nodes have in common. Leaves occur once by construction; constants are the same in every region.
+fn key(node: &Node) -> (&Kind, &[NodeId], u32) {
+    let region = if matches!(node.kind, Kind::Op(_)) { node.region } else { 0 };
+    (&node.kind, &node.inputs, region)
 }
 
 #[cfg(test)]

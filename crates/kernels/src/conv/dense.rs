@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::Conv;
 use super::columns::{Block, gather, n_lines, scatter};
-use crate::gemm::{MatRef, gemm_f32};
+use super::{Conv, tell};
+use crate::gemm::{MatRef, Ready, gemm_f32};
 use crate::stream::arithmetic::add_assign;
 use crate::stream::split::par_chunks_mut;
 
@@ -19,7 +19,7 @@ const SMALL: usize = 1 << 18;
 pub(super) const SMALL_WEIGHT: usize = 1 << 18;
 
 /// y = w over x: for each block of columns, y = w · columns.
-pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
+pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Ready) {
     let image_len = c.groups * c.out_channels * c.outputs();
     par_chunks_mut(y, images_per_task(c) * image_len, |start, y| {
         let images = start / image_len..(start + y.len()) / image_len;
@@ -32,6 +32,7 @@ pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
                 });
             });
         }
+        tell(ready, start, y);
     });
 }
 

@@ -4,7 +4,8 @@
 //! then every tap of every window is a shift of whole lines, and sixteen outputs at a time stay in
 //! registers while their taps are summed.
 
-use super::{Axis, Conv};
+use super::{Axis, Conv, tell};
+use crate::gemm::Ready;
 use crate::simd::vector::F32s;
 use crate::simd::{Body, dispatch};
 use crate::stream::split::par_chunks_mut;
@@ -17,7 +18,7 @@ const CHANNELS: usize = 8;
 const GRAIN: usize = 64 << 10;
 
 /// y: each output plane sees one input plane.
-pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
+pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Ready) {
     let (n_in, n_out, n_taps) = (c.inputs(), c.outputs(), c.taps());
     let channels = c.groups * c.out_channels;
     par_chunks_mut(y, planes_per_task(c) * n_out, |start, y| {
@@ -32,6 +33,7 @@ pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
             let w = &w[plane % channels * n_taps..][..n_taps];
             dispatch(Windows { padded: &padded, w, y, add: false });
         }
+        tell(ready, start, y);
     });
 }
 

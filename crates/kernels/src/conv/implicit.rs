@@ -9,10 +9,10 @@
 use std::ops::Range;
 
 use super::dense::{COLUMNS, PIECES, RESULT, sum_pieces, with_scratch};
-use super::{Axis, Conv};
-use crate::gemm::MatRef;
+use super::{Axis, Conv, tell};
 use crate::gemm::packed::{Packed, packed_len};
 use crate::gemm::windows::{PackedRows, Windows, add_windows_by, gemm_windows};
+use crate::gemm::{MatRef, Ready};
 use crate::stream::split::SharedMut;
 use crate::threads::parallel;
 
@@ -45,7 +45,7 @@ pub(super) fn turned(c: &Conv) -> Option<Conv> {
 }
 
 /// y = w over x.
-pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
+pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Ready) {
     let len = PackedRows::len_of(c.out_channels, c.depth());
     with_scratch(&PIECES, c.groups * len, |room| {
         let y = SharedMut::new(y);
@@ -67,12 +67,12 @@ pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
                 with_scratch(&RESULT, c.out_channels * n, |product| {
                     gemm_windows(w, windows, product, n);
                     for (co, product) in product.chunks_exact(n).enumerate() {
-                        let lines = product.chunks(width).zip(part.lines.clone());
-                        lines.for_each(|(from, line)| {
-                            let to = part.output(c, co, line);
-                            // SAFETY: no two tasks have lines in common.
-                            unsafe { y.range(to.clone()) }.copy_from_slice(&from[..to.len()]);
-                        });
+                        let to = part.outputs(c, co);
+                        // SAFETY: no two tasks have lines in common.
+                        let y = unsafe { y.range(to.clone()) };
+                        let lines = product.chunks(width).zip(y.chunks_exact_mut(c.axes[2].output));
+                        lines.for_each(|(from, y)| y.copy_from_slice(&from[..y.len()]));
+                        tell(ready, to.start, y);
                     }
                 });
             });
@@ -91,7 +91,7 @@ pub(super) fn input_gradient(c: &Conv, turned: &Conv, dy: &[f32], w: &[f32], dx:
                 to.iter_mut().zip(from.iter().rev()).for_each(|(to, w)| *to = *w);
             }
         }
-        forward(turned, dy, room, dx);
+        forward(turned, dy, room, dx, None);
     });
 }
 
@@ -158,6 +158,12 @@ impl Part {
         let (rest, depth) = (rest / d.output, rest % d.output);
         let lines = part * lines..h.output.min((part + 1) * lines);
         Self { image: rest / c.groups, group: rest % c.groups, depth, lines }
+    }
+
+    /// Where the lines of a channel of the output lie.
+    fn outputs(&self, c: &Conv, channel: usize) -> Range<usize> {
+        let first = self.output(c, channel, self.lines.start).start;
+        first..first + self.lines.len() * c.axes[2].output
     }
 
     /// Where a line of the output lies.

@@ -17,6 +17,8 @@ mod tests;
 
 pub use columns::{col2im, im2col};
 
+use crate::gemm::Ready;
+
 /// One spatial axis: output `o` and tap `k` meet at input `o · stride + k · dilation − padding`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Axis {
@@ -105,15 +107,29 @@ impl Conv {
 
 /// y = w over x.
 pub fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
+    forward_then(c, x, w, y, None);
+}
+
+/// [`forward`] that calls `ready` with each part of y once it is final, as [`crate::gemm::gemm_then_f32`] does.
+pub fn forward_then(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Ready) {
     c.check(x.len(), w.len(), y.len());
     if c.is_empty() {
         y.fill(0.0);
+        tell(ready, 0, y);
     } else if implicit::suits(c) {
-        implicit::forward(c, x, w, y);
+        implicit::forward(c, x, w, y, ready);
     } else if c.in_channels == 1 {
-        depthwise::forward(c, x, w, y);
+        depthwise::forward(c, x, w, y, ready);
     } else {
-        dense::forward(c, x, w, y);
+        dense::forward(c, x, w, y, ready);
+    }
+}
+
+/// Says that a part of a result that begins at `start` is final.
+fn tell(ready: Ready, start: usize, part: &mut [f32]) {
+    if let Some(ready) = ready {
+        let first = part.as_mut_ptr().wrapping_sub(start);
+        ready(start..start + part.len(), first.cast());
     }
 }
 

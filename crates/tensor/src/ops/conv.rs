@@ -1,7 +1,7 @@
 //! `conv`: convolution (in fact cross-correlation, as everywhere in this field) over one to three spatial
 //! axes: y[n, o, p] = Σ w[o, i, k] · x[n, i, p · stride + k · dilation − padding].
 
-use thalweg_core::{Shape, View, ViewMut};
+use thalweg_core::{DType, Shape, View, ViewMut};
 use thalweg_kernels::conv;
 
 use crate::apply::run;
@@ -61,6 +61,21 @@ impl Primitive for Conv {
         let c = self.geometry.sizes(x[0].shape(), x[1].shape(), y.shape());
         let (Some(x), Some(w)) = (single::operand(x[0]), single::operand(x[1])) else { return false };
         single::result(y, |y| conv::forward(&c, &x, &w, y))
+    }
+
+    fn fast_then(
+        &self,
+        x: &[View<'_>],
+        y: &mut ViewMut<'_>,
+        ready: &(dyn Fn(std::ops::Range<usize>, *mut u8) + Sync),
+    ) -> bool {
+        if y.dtype() != DType::F32 {
+            return false;
+        }
+        let c = self.geometry.sizes(x[0].shape(), x[1].shape(), y.shape());
+        let (Some(x), Some(w)) = (single::operand(x[0]), single::operand(x[1])) else { return false };
+        conv::forward_then(&c, &x, &w, y.dense(), Some(ready));
+        true
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {

@@ -250,13 +250,19 @@ pub(crate) fn overwrite_unary<O: Unary>(y: &mut ViewMut<'_>) -> bool {
 }
 
 fn overwrite_unary_f32(y: &mut [f32], f: fn(&[f32], &mut [f32])) {
-    par_chunks_mut(y, GRAIN, |_, y| {
-        let mut tile = [0.0; TILE];
-        for y in y.chunks_mut(TILE) {
-            tile[..y.len()].copy_from_slice(y);
-            f(&tile[..y.len()], y);
-        }
-    });
+    match y.len() {
+        n if n <= SMALL => overwrite_tiles::<SMALL>(y, |_, x, y| f(x, y)),
+        _ => par_chunks_mut(y, GRAIN, |_, y| overwrite_tiles::<TILE>(y, |_, x, y| f(x, y))),
+    }
+}
+
+/// Calls `f` with a copy of each tile of y, and the tile; and where it begins.
+fn overwrite_tiles<const TILE: usize>(y: &mut [f32], f: impl Fn(usize, &[f32], &mut [f32])) {
+    let mut tile = [0.0; TILE];
+    for (i, y) in y.chunks_mut(TILE).enumerate() {
+        tile[..y.len()].copy_from_slice(y);
+        f(i * TILE, &tile[..y.len()], y);
+    }
 }
 
 pub(crate) fn eval_binary<O: Binary>(x: [View<'_>; 2], y: &mut ViewMut<'_>) -> Result<(), OpError> {
@@ -310,18 +316,21 @@ fn overwrite_binary_f32(b: View<'_>, y: &mut ViewMut<'_>, f: fn(&[f32], &[f32], 
     }
     let constant =
         if uniform && !y.shape().contains(&0) { b.memory::<f32>()[b.layout().offset()] } else { 0.0 };
-    par_chunks_mut(y.dense::<f32>(), GRAIN, |start, y| {
-        let (mut tile, same) = ([0.0; TILE], [constant; TILE]);
-        for (i, y) in y.chunks_mut(TILE).enumerate() {
-            tile[..y.len()].copy_from_slice(y);
-            let at = start + i * TILE;
-            let right = match dense {
-                Some(b) if !uniform => &b[at..at + y.len()],
-                _ => &same[..y.len()],
-            };
-            f(&tile[..y.len()], right, y);
+    let y = y.dense::<f32>();
+    match dense {
+        Some(b) if y.len() <= SMALL && !uniform => overwrite_tiles::<SMALL>(y, |_, a, y| f(a, b, y)),
+        Some(b) if !uniform => par_chunks_mut(y, GRAIN, |start, y| {
+            overwrite_tiles::<TILE>(y, |at, a, y| f(a, &b[start + at..][..y.len()], y));
+        }),
+        _ if y.len() <= SMALL => {
+            let same = [constant; SMALL];
+            overwrite_tiles::<SMALL>(y, |_, a, y| f(a, &same[..y.len()], y));
         }
-    });
+        _ => par_chunks_mut(y, GRAIN, |_, y| {
+            let same = [constant; TILE];
+            overwrite_tiles::<TILE>(y, |_, a, y| f(a, &same[..y.len()], y));
+        }),
+    }
     true
 }
 
