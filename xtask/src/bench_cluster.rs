@@ -13,6 +13,9 @@ use crate::bench::target_dir;
 use crate::root;
 
 const DENSE_BYTES: usize = 100_000_000;
+const DENSE_ROUNDS: usize = 5;
+/// How often each side has its turn.
+const ROUNDS: usize = 3;
 const STALENESS: [&str; 6] = ["bsp", "ssp:1", "ssp:4", "ssp:8", "ssp:16", "async"];
 const MODELS: [&str; 3] = ["exponential", "fixed", "pareto"];
 
@@ -43,7 +46,12 @@ fn example(name: &str) -> PathBuf {
 
 /// The lines that a program prints under `thalweg launch`.
 fn launch(options: &[&str], program: &str, args: &[&str]) -> Result<String> {
+    launch_with(&[], options, program, args)
+}
+
+fn launch_with(variables: &[(&str, &str)], options: &[&str], program: &str, args: &[&str]) -> Result<String> {
     let mut command = Command::new(target_dir().join("release/thalweg"));
+    command.envs(variables.iter().copied());
     command.arg("launch").args(options).arg("--").arg(example(program)).args(args);
     let output = command.output()?;
     ensure!(output.status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
@@ -57,44 +65,111 @@ fn number(text: &str, word: &str) -> Result<f64> {
     found.with_context(|| format!("no number after {word:?} in {text:?}"))
 }
 
-fn null_steps() -> Result<()> {
-    println!("null step: pull a scalar, push, be acknowledged; one server, nobody waits for anybody");
-    println!("| workers | median ms | p99 ms |\n|---|---|---|");
-    for workers in ["1", "2", "4", "8"] {
-        let options = ["--workers", workers, "--servers", "1", "--sync", "async"];
-        let text = launch(&options, "throughput", &["1", "3000"])?;
-        println!("| {workers} | {} | {} |", number(&text, "median")?, number(&text, "p99")?);
-    }
-    rival("rival_tf_ps.py", "tensorflow")
+fn median(mut times: Vec<f64>) -> Option<f64> {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
 }
 
-/// A rival's lines, if its package is there.
-fn rival(script: &str, package: &str) -> Result<()> {
-    let python = std::env::var("THALWEG_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let has = Command::new(&python).args(["-c", &format!("import {package}")]).output();
-    if !has.is_ok_and(|o| o.status.success()) {
-        println!("skipped {script}: `{python}` cannot import {package} (set THALWEG_PYTHON to one that can)");
-        return Ok(());
+fn cell(ms: Option<f64>) -> String {
+    ms.map_or("–".to_owned(), |ms| format!("{ms:.3}"))
+}
+
+fn null_steps() -> Result<()> {
+    println!("null step: pull a scalar, push, be acknowledged; one server, nobody waits for anybody; ms");
+    println!("median of {ROUNDS} rounds in turns");
+    println!(
+        "| workers | ours | ours p99 | TensorFlow session loop | theirs / ours |\n|---|---|---|---|---|"
+    );
+    let tensorflow = Tensorflow::find();
+    for workers in ["1", "2", "4", "8"] {
+        let (mut ours, mut tail, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let options = ["--workers", workers, "--servers", "1", "--sync", "async"];
+            let text = launch(&options, "throughput", &["1", "3000"])?;
+            ours.push(number(&text, "median")?);
+            tail.push(number(&text, "p99")?);
+            if let Some(tensorflow) = &tensorflow {
+                theirs.push(tensorflow.median("null_step", workers, "0")?);
+            }
+        }
+        let (ours, tail, theirs) = (median(ours), median(tail), median(theirs));
+        let ratio = theirs.zip(ours).map_or("–".to_owned(), |(t, o)| format!("{:.1}", t / o));
+        println!("| {workers} | {} | {} | {} | {ratio} |", cell(ours), cell(tail), cell(theirs));
     }
-    let status = Command::new(python).arg(root().join("benches/peers/dist").join(script)).status()?;
-    ensure!(status.success(), "{script} failed");
     Ok(())
+}
+
+/// TensorFlow's parameter server at its best: a session loop per worker.
+struct Tensorflow(String);
+
+impl Tensorflow {
+    fn find() -> Option<Self> {
+        let python = std::env::var("THALWEG_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+        let has = Command::new(&python).args(["-c", "import tensorflow"]).output();
+        let has = has.is_ok_and(|o| o.status.success());
+        if !has {
+            println!("skipped: `{python}` cannot import tensorflow (set THALWEG_PYTHON to one that can)");
+        }
+        has.then_some(Self(python))
+    }
+
+    /// The median in ms of one of the script's measurements; `dense` is how often the dense ones are repeated.
+    fn median(&self, what: &str, workers: &str, dense: &str) -> Result<f64> {
+        let mut command = Command::new(&self.0);
+        command.arg(root().join("benches/peers/dist/rival_tf_ps.py"));
+        command.args(["--modes", "session", "--workers", workers, "--iters", dense]);
+        let output = command.output()?;
+        ensure!(output.status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout)?;
+        let fields = text.lines().map(|l| l.split(',').collect::<Vec<_>>()).find(|f| f.get(1) == Some(&what));
+        let found = fields.and_then(|f| f.get(4)?.parse().ok());
+        found.with_context(|| format!("no {what} in {text:?}"))
+    }
 }
 
 fn dense() -> Result<()> {
     let values = (DENSE_BYTES / 4).to_string();
-    let mut shares = Vec::new();
-    println!("dense push and pull of {} MB, one worker, one server", DENSE_BYTES / 1_000_000);
-    println!("| round | ours ms | raw TCP ms | share of raw |\n|---|---|---|---|");
-    for round in 1..=3 {
-        let text = launch(&["--workers", "1", "--servers", "1"], "throughput", &[&values, "12"])?;
-        let (ours, raw) = (number(&text, "median")?, raw_tcp()?);
-        shares.push(raw / ours);
-        println!("| {round} | {ours:.1} | {raw:.1} | {:.0} % |", 100.0 * raw / ours);
+    let tensorflow = Tensorflow::find();
+    let (mut shares, mut over_copy) = (Vec::new(), Vec::new());
+    println!("dense push and pull of {} MB, one worker, one server; ms, in turns", DENSE_BYTES / 1_000_000);
+    println!(
+        "| round | raw TCP | ours by TCP | share of raw | plain copy | ours by shared memory | TensorFlow |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for round in 1..=DENSE_ROUNDS {
+        let ours = |memory| {
+            let variables = [("THALWEG_SHARED_MEMORY", memory)];
+            let options = ["--workers", "1", "--servers", "1"];
+            number(&launch_with(&variables, &options, "throughput", &[&values, "15"])?, "median")
+        };
+        let (raw, tcp, copy, shared) = (raw_tcp()?, ours("off")?, plain_copy(), ours("on")?);
+        let theirs = tensorflow.as_ref().filter(|_| round <= ROUNDS);
+        let theirs = theirs.map(|t| t.median("dense_step", "1", "15")).transpose()?;
+        shares.push(raw / tcp);
+        over_copy.push(shared / copy);
+        let share = 100.0 * raw / tcp;
+        let theirs = theirs.map_or("–".to_owned(), |t| format!("{t:.1}"));
+        println!("| {round} | {raw:.1} | {tcp:.1} | {share:.0} % | {copy:.1} | {shared:.1} | {theirs} |");
     }
-    shares.sort_by(f64::total_cmp);
-    println!("median share of raw TCP: {:.0} %", 100.0 * shares[1]);
+    let (share, over_copy) = (median(shares).unwrap_or(0.0), median(over_copy).unwrap_or(0.0));
+    println!(
+        "medians: by TCP {:.0} % of raw TCP; by shared memory {over_copy:.1} plain copies",
+        100.0 * share
+    );
     Ok(())
+}
+
+/// The median time in ms of copying so many bytes there and back in one process.
+fn plain_copy() -> f64 {
+    let (mut here, mut there) = (vec![1u8; DENSE_BYTES], vec![2u8; DENSE_BYTES]);
+    let times = (0..11).map(|_| {
+        let begin = Instant::now();
+        there.copy_from_slice(&here);
+        here.copy_from_slice(std::hint::black_box(&there));
+        std::hint::black_box(&here);
+        begin.elapsed().as_secs_f64() * 1e3
+    });
+    median(times.collect()).expect("there are eleven")
 }
 
 /// The median time in ms of sending so many bytes through a loopback socket and getting as many back.
@@ -122,8 +197,7 @@ fn raw_tcp() -> Result<f64> {
     }
     drop(stream);
     other.join().expect("the echo does not panic")?;
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    median(times).context("nothing was measured")
 }
 
 fn sparse() -> Result<()> {
@@ -140,26 +214,40 @@ fn sparse() -> Result<()> {
 /// Idle share and time to a target under injected delays, and the curve over the staleness as a picture.
 fn delays() -> Result<()> {
     println!("four workers under injected delays: idle share, and seconds to 1 % of the first loss");
-    println!("| sync | {} |\n|---|---|---|---|", MODELS.join(" | "));
+    println!("medians of {ROUNDS} rounds in turns");
+    let syncs: Vec<&str> = STALENESS.into_iter().chain(["backup:1"]).collect();
+    // By consistency and model: idle shares, seconds.
+    let mut found = vec![vec![(Vec::new(), Vec::new()); MODELS.len()]; syncs.len()];
+    for _ in 0..ROUNDS {
+        for (sync, row) in syncs.iter().zip(&mut found) {
+            for (model, (idle, seconds)) in MODELS.iter().zip(row) {
+                let options = ["--workers", "4", "--servers", "1", "--sync", sync];
+                let text = launch(&options, "delays", &[model, "120", "1.0"])?;
+                idle.push(100.0 * number(&text, "idle")?);
+                // A target that was not reached counts as the largest number.
+                seconds.push(number(&text, "target").unwrap_or(f64::INFINITY));
+            }
+        }
+    }
     let mut series: Vec<Series> =
         MODELS.iter().map(|m| Series { name: (*m).to_owned(), points: Vec::new() }).collect();
-    for (x, sync) in STALENESS.iter().chain(&["backup:1"]).enumerate() {
+    println!("| sync | {} |\n|---|---|---|---|", MODELS.join(" | "));
+    for (x, (sync, row)) in syncs.iter().zip(found).enumerate() {
         let mut cells = Vec::new();
-        for (model, series) in MODELS.iter().zip(&mut series) {
-            let options = ["--workers", "4", "--servers", "1", "--sync", sync];
-            let text = launch(&options, "delays", &[model, "300"])?;
-            let target = number(&text, "target").ok();
-            let seconds = target.map_or("not reached".to_owned(), |t| format!("{t:.2} s"));
-            cells.push(format!("{:.0} %, {seconds}", 100.0 * number(&text, "idle")?));
-            if *sync != "backup:1" {
-                series.points.push((x as f64, target.unwrap_or(f64::NAN)));
+        for ((idle, seconds), series) in row.into_iter().zip(&mut series) {
+            let (idle, seconds) = median(idle).zip(median(seconds)).context("nothing was measured")?;
+            let reached = Some(seconds).filter(|s| s.is_finite());
+            let text = reached.map_or("not reached".to_owned(), |s| format!("{s:.2} s"));
+            cells.push(format!("{idle:.0} %, {text}"));
+            if x < STALENESS.len() {
+                series.points.push((x as f64, reached.unwrap_or(f64::NAN)));
             }
         }
         println!("| {sync} | {} |", cells.join(" | "));
     }
     let plot = Plot {
         title: "seconds to the target".into(),
-        x_name: format!("staleness: {}", STALENESS.join(", ")),
+        x_name: format!("0 to 5: {}", STALENESS.join(", ")),
         series,
         log_y: false,
     };

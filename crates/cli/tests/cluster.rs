@@ -48,7 +48,12 @@ impl Launched {
     }
 
     fn of(file: PathBuf, options: &[&str], program: &[&str]) -> Self {
+        Self::with(&[], file, options, program)
+    }
+
+    fn with(variables: &[(&str, &str)], file: PathBuf, options: &[&str], program: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+        command.envs(variables.iter().copied());
         command.arg("launch").args(options).arg("--").arg(file).args(program);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (send, lines) = channel();
@@ -112,7 +117,11 @@ impl Launched {
 
 /// What one process alone comes to with so many slots: the reference for BSP.
 fn alone(clocks: &str, slots: &str) -> String {
-    let output = Command::new(counting()).args([clocks, "0", slots]).output().unwrap();
+    alone_with(clocks, slots, "1000")
+}
+
+fn alone_with(clocks: &str, slots: &str, values: &str) -> String {
+    let output = Command::new(counting()).args([clocks, "0", slots, values]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().lines().last().unwrap().to_owned()
 }
@@ -136,6 +145,25 @@ fn a_killed_worker_is_replaced_and_changes_nothing() {
     let next = run.until(step(1, 14)) - killed;
     println!("killed worker: four steps later after {} ms", next.as_millis());
     assert!(run.hashes().iter().all(|h| *h == alone("40", "3")));
+}
+
+/// Large arrays go in chunks, through shared memory or a socket, from parts of arrays on two servers, while a worker is
+/// killed in between.
+#[test]
+fn large_values_come_to_the_same_bits_through_shared_memory_and_through_sockets() {
+    const VALUES: &str = "900000";
+    let want = alone_with("30", "2", VALUES);
+    for memory in ["on", "off"] {
+        let variables = [("THALWEG_SHARED_MEMORY", memory)];
+        let options = ["--workers", "2", "--servers", "2"];
+        let mut run = Launched::with(&variables, counting(), &options, &["30", "10", "2", VALUES]);
+        run.until(step(1, 5));
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", run.pids("server-0")[0])).unwrap();
+        let shares = maps.contains("memfd:thalweg");
+        assert_eq!(shares, memory == "on" && cfg!(target_os = "linux"), "{maps}");
+        run.signal("worker-1", "-KILL");
+        assert!(run.hashes().iter().all(|h| *h == want), "shared memory {memory}");
+    }
 }
 
 #[test]

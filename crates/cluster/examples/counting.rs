@@ -1,7 +1,7 @@
 //! The program of the process tests: gradients that depend on what was read and on their order, so that
 //! anything lost, repeated, mixed up or reordered changes the printed hash.
 //!
-//! `counting CLOCKS MILLISECONDS`, alone or under `thalweg launch`.
+//! `counting CLOCKS MILLISECONDS SLOTS VALUES`, alone or under `thalweg launch`, which says the number of slots itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,6 @@ use thalweg_cluster::{Cluster, ClusterError, Gradients, Program, Pulled, Rule, S
 
 const DENSE: TableId = TableId(0);
 const ROWS: TableId = TableId(1);
-const N: usize = 1000;
 
 struct Counting {
     pause: Duration,
@@ -41,7 +40,10 @@ fn main() -> Result<(), ClusterError> {
     let (clocks, pause) = (number(1, 20), Duration::from_millis(number(2, 0)));
     let cluster = Cluster::from_env()?.with_slots(number(3, 1) as usize);
     let tables = [
-        TableSpec::Dense { values: Arc::new(vec![1.0; N]), rule: Rule::Sgd { lr: 0.05 } },
+        TableSpec::Dense {
+            values: Arc::new(vec![1.0; number(4, 1000) as usize]),
+            rule: Rule::Sgd { lr: 0.05 },
+        },
         TableSpec::Rows {
             width: 3,
             init: Init::Uniform { seed: 1, scale: 1.0 },

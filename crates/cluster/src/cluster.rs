@@ -17,7 +17,7 @@ use crate::session::{Event, Request};
 use crate::state::{Reads, Update, Wants};
 use crate::storage::Storage;
 use crate::sync::Sync;
-use crate::table::{Delta, Values, Want};
+use crate::table::{Delta, Values, Want, reuse};
 
 /// After so long without a word from the coordinator, a worker gives up.
 const UNREACHABLE: Duration = Duration::from_secs(10);
@@ -212,6 +212,7 @@ impl Cluster {
         let layout = Layout::of(tables, self.config.size.n_shards);
         let worker = WorkerProcess::new(&self.config, layout.parts(tables));
         let node = Node::new(worker, self.config.coordinator.clone(), self.config.secret.clone());
+        node.share_memory(self.config.shared_memory);
         let n_slots = self.config.size.n_slots;
         let mut work = Work {
             node: node.clone(),
@@ -223,6 +224,7 @@ impl Cluster {
             asked: BTreeMap::new(),
             codec: self.codec,
             encoders: Encoders::new(),
+            gathered: Pulled::new(),
         };
         let result = work.run(&mut program);
         node.step(|worker, now| (worker.session().leave(now), ()));
@@ -248,17 +250,20 @@ struct Work<'a> {
     asked: BTreeMap<Slot, Wants>, // what each slot's call under way reads
     codec: Codec,
     encoders: Encoders,
+    gathered: Pulled, // what was last put together of several shards: memory for the next
 }
 
 /// What codecs have left out. It stays with the worker: who takes over a slot begins with nothing left out.
 type Encoders = BTreeMap<(Slot, TableId, ShardId), Encoder>;
 
 fn pack(encoders: &mut Encoders, codec: Codec, key: (Slot, TableId, ShardId), delta: &mut Delta) {
-    if let Delta::Dense(values) = delta {
-        let new = || Encoder::new(codec, values.len());
-        let encoder = encoders.entry(key).or_insert_with(new);
-        *delta = Delta::Packed(Arc::new(encoder.encode(values)));
-    }
+    let values = match delta {
+        Delta::Dense(values) => &values[..],
+        Delta::Cut(values, range) => &values[range.clone()],
+        Delta::Rows(..) | Delta::Packed(_) => return,
+    };
+    let encoder = encoders.entry(key).or_insert_with(|| Encoder::new(codec, values.len()));
+    *delta = Delta::Packed(Arc::new(encoder.encode(values)));
 }
 
 impl Work<'_> {
@@ -392,17 +397,14 @@ impl Work<'_> {
     /// The part of a gradient that lies in a shard.
     fn part(&self, shard: ShardId, id: TableId, delta: &Delta) -> Option<Delta> {
         match delta {
-            // With one shard nothing is copied.
-            Delta::Dense(values) if self.layout.range(id, shard).len() == values.len() => {
-                Some(Delta::Dense(values.clone()))
-            }
             Delta::Dense(values) => {
-                // A gradient of another length is refused by the shard, with both lengths.
                 let range = self.layout.range(id, shard);
-                let part = values.get(range).map_or_else(|| values.to_vec(), <[f32]>::to_vec);
-                Some(Delta::Dense(Arc::new(part)))
+                // A gradient of another length is refused by the shard, with both lengths.
+                let whole = range.len() == values.len() || range.end > values.len();
+                let all = || Delta::Dense(values.clone());
+                Some(if whole { all() } else { Delta::Cut(values.clone(), range) })
             }
-            Delta::Packed(_) => self.part(shard, id, &delta.unpacked()),
+            Delta::Packed(_) | Delta::Cut(..) => self.part(shard, id, &delta.unpacked()),
             Delta::Rows(rows, values) => {
                 let width = values.len().checked_div(rows.len()).unwrap_or(0);
                 let here = |row: &&u64| self.layout.shard_of_row(**row) == shard;
@@ -415,14 +417,23 @@ impl Work<'_> {
     }
 
     /// What the shards sent, put together in the order that was asked for.
-    fn gather(&self, wants: &Wants, reads: &[Reads]) -> Pulled {
+    fn gather(&mut self, wants: &Wants, reads: &[Reads]) -> Pulled {
         let mut pulled = Pulled::new();
         for (id, want) in wants {
             let parts: Vec<&Values> = reads.iter().filter_map(|r| r.get(id)).collect();
             let whole = match (want, &parts[..]) {
                 (_, [only]) => (*only).clone(),
                 (Want::Dense | Want::Compute(..), parts) => {
-                    Arc::new(parts.iter().flat_map(|p| p.iter()).copied().collect())
+                    let n = parts.iter().map(|p| p.len()).sum();
+                    let mut whole = reuse([self.gathered.remove(id)], n);
+                    let mut rest = &mut Arc::get_mut(&mut whole).expect("nobody else has it")[..];
+                    for part in parts {
+                        let (place, left) = rest.split_at_mut(part.len());
+                        place.copy_from_slice(part);
+                        rest = left;
+                    }
+                    self.gathered.insert(*id, whole.clone());
+                    whole
                 }
                 (Want::Rows(rows), parts) => {
                     let n: usize = parts.iter().map(|p| p.len()).sum();

@@ -19,6 +19,7 @@ pub mod net;
 mod optimise;
 pub mod placement;
 pub mod replica;
+mod ring;
 mod rule;
 pub mod server;
 pub mod session;

@@ -77,6 +77,18 @@ pub enum Message {
 }
 
 impl Message {
+    /// The shard that a message is about.
+    pub fn shard(&self) -> Option<ShardId> {
+        match self {
+            Message::Call(Call { shard, .. })
+            | Message::Answer(Answer { shard, .. })
+            | Message::Replicate { shard, .. }
+            | Message::Replicated { shard, .. }
+            | Message::Install { shard, .. } => Some(*shard),
+            _ => None,
+        }
+    }
+
     /// The view that a message between workers and servers was sent in.
     pub fn epoch(&self) -> Option<Epoch> {
         match self {

@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::Refusal;
-use crate::ids::{Epoch, Peer, ServerId, ShardId, Slot};
+use crate::ids::{Epoch, Peer, ServerId, ShardId, Slot, TableId};
 use crate::message::{Answer, Call, Done, Message, Outcome, Outgoing};
 use crate::state::{Plan, Pushed, Record, Sent, Snapshot, State, Update};
-use crate::table::{Delta, sum};
+use crate::table::{Delta, Values, sum};
 use crate::view::Chain;
 
 /// A newcomer that lags behind by more records than this gets the whole state again.
@@ -36,6 +36,7 @@ pub struct Replica {
     log: BTreeMap<u64, Arc<Record>>,   // what the one after this has not acknowledged
     open: BTreeMap<Slot, Arc<Update>>, // gradients of the round under way
     open_order: Vec<Slot>,             // as they came
+    sums: BTreeMap<TableId, Values>,   // of the last round: memory for the next
     waiting: BTreeMap<Slot, Waiting>,
     snapshots: Vec<Snapshot>,
 }
@@ -87,6 +88,7 @@ impl Replica {
             log: BTreeMap::new(),
             open: BTreeMap::new(),
             open_order: Vec::new(),
+            sums: BTreeMap::new(),
             waiting: BTreeMap::new(),
             snapshots: Vec::new(),
         }
@@ -189,7 +191,13 @@ impl Replica {
         for table in open.values().flat_map(|u| u.keys()) {
             if !total.contains_key(table) {
                 let deltas = order.iter().filter_map(|slot| open[slot].get(table));
-                total.insert(*table, sum(deltas).expect("this table is in one of them"));
+                let sum = sum(deltas, self.sums.remove(table)).expect("this table is in one of them");
+                if let Delta::Dense(values) = &sum
+                    && slots.len() > 1
+                {
+                    self.sums.insert(*table, values.clone());
+                }
+                total.insert(*table, sum);
             }
         }
         let clock = self.state.as_ref().expect("a head has its state").version();
@@ -378,7 +386,7 @@ impl Replica {
 
 /// The update with all gradients at full size.
 fn unpacked(update: &Arc<Update>) -> Arc<Update> {
-    if update.values().any(|delta| matches!(delta, Delta::Packed(_))) {
+    if update.values().any(|delta| matches!(delta, Delta::Packed(_) | Delta::Cut(..))) {
         Arc::new(update.iter().map(|(id, delta)| (*id, delta.unpacked())).collect())
     } else {
         update.clone()

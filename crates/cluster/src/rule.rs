@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use thalweg_kernels::threads::parallel;
 use thalweg_runtime::{RunError, jit};
 use thalweg_tensor::Tensor;
 
@@ -132,9 +133,11 @@ struct Add;
 
 impl UpdateRule for Add {
     fn update(&self, _step: u64, value: &[f32], grad: &[f32], _state: &mut [f32], out: &mut [f32]) {
-        for ((o, v), g) in out.iter_mut().zip(value).zip(grad) {
-            *o = v + g;
-        }
+        in_pieces(value, grad, &mut [], out, |value, grad, _, out| {
+            for ((o, v), g) in out.iter_mut().zip(value).zip(grad) {
+                *o = v + g;
+            }
+        });
     }
 }
 
@@ -144,9 +147,11 @@ struct Sgd {
 
 impl UpdateRule for Sgd {
     fn update(&self, _step: u64, value: &[f32], grad: &[f32], _state: &mut [f32], out: &mut [f32]) {
-        for ((o, v), g) in out.iter_mut().zip(value).zip(grad) {
-            *o = v - self.lr * g;
-        }
+        in_pieces(value, grad, &mut [], out, |value, grad, _, out| {
+            for ((o, v), g) in out.iter_mut().zip(value).zip(grad) {
+                *o = v - self.lr * g;
+            }
+        });
     }
 }
 
@@ -161,11 +166,38 @@ impl UpdateRule for Adagrad {
     }
 
     fn update(&self, _step: u64, value: &[f32], grad: &[f32], state: &mut [f32], out: &mut [f32]) {
-        for (((o, v), g), sum) in out.iter_mut().zip(value).zip(grad).zip(state) {
-            *sum += g * g;
-            *o = v - self.lr * g / (sum.sqrt() + self.eps);
-        }
+        in_pieces(value, grad, state, out, |value, grad, state, out| {
+            for (((o, v), g), sum) in out.iter_mut().zip(value).zip(grad).zip(state) {
+                *sum += g * g;
+                *o = v - self.lr * g / (sum.sqrt() + self.eps);
+            }
+        });
     }
+}
+
+/// Values that one thread updates at once.
+const PIECE: usize = 1 << 16;
+
+/// A rule that looks at one value at a time, on all threads. `state` has as many numbers as values, or none.
+fn in_pieces(
+    value: &[f32],
+    grad: &[f32],
+    state: &mut [f32],
+    out: &mut [f32],
+    update: impl Fn(&[f32], &[f32], &mut [f32], &mut [f32]) + std::marker::Sync,
+) {
+    if out.len() <= PIECE {
+        return update(value, grad, state, out);
+    }
+    let mut states = state.chunks_mut(PIECE);
+    let pieces = out.chunks_mut(PIECE).map(|out| Mutex::new((states.next().unwrap_or_default(), out)));
+    let pieces: Vec<_> = pieces.collect();
+    parallel(pieces.len(), &|i| {
+        let mut piece = pieces[i].lock().unwrap_or_else(PoisonError::into_inner);
+        let (state, out) = &mut *piece;
+        let range = i * PIECE..i * PIECE + out.len();
+        update(&value[range.clone()], &grad[range], state, out);
+    });
 }
 
 type Compiled = dyn FnMut((Tensor, Tensor)) -> Result<Tensor, RunError> + Send;
@@ -204,6 +236,24 @@ mod tests {
         assert_eq!(run(&*find(Rule::Sgd { lr: 0.5 }), &[1.0, 2.0], &[&[2.0, -2.0]]), [0.0, 3.0]);
         let adagrad = find(Rule::Adagrad { lr: 1.0, eps: 0.0 });
         assert_eq!(run(&*adagrad, &[0.0], &[&[3.0], &[4.0]]), [-1.0 - 4.0 / 5.0]);
+    }
+
+    #[test]
+    fn a_large_table_is_updated_as_its_values_one_by_one_would_be() {
+        let n = 2 * PIECE + 5;
+        let value: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        let grad: Vec<f32> = (0..n).map(|i| (i % 7) as f32 - 3.0).collect();
+        for rule in [Rule::Add, Rule::Sgd { lr: 0.5 }, Rule::Adagrad { lr: 1.0, eps: 0.1 }] {
+            let found = Registry::default().find(&rule).unwrap();
+            let large = run(&*found, &value, &[&grad, &value]);
+            for i in [0, 1, PIECE - 1, PIECE, 2 * PIECE, n - 1] {
+                assert_eq!(
+                    large[i..=i],
+                    run(&*found, &[value[i]], &[&[grad[i]], &[value[i]]]),
+                    "{rule:?} {i}"
+                );
+            }
+        }
     }
 
     #[test]

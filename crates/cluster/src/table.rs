@@ -7,7 +7,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::Hasher;
+use std::ops::Range;
 use std::sync::Arc;
+
+use thalweg_kernels::stream::split::par_chunks_mut;
 
 use crate::codec::Encoded;
 use crate::error::Refusal;
@@ -16,6 +19,9 @@ use crate::rule::{Registry, Rule, UpdateRule};
 
 /// Numbers that are shared, not copied.
 pub type Values = Arc<Vec<f32>>;
+
+/// Values that one thread adds up before the next piece: they stay in its cache.
+const PIECE: usize = 1 << 14;
 
 /// What a table's part looks like and how it is updated.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,6 +95,8 @@ pub enum Delta {
     Rows(Arc<Vec<u64>>, Values),
     /// For the whole dense range, made smaller. A shard unpacks it before anything else.
     Packed(Arc<Encoded>),
+    /// For the whole dense range: a part of an array that is sent from where it lies. It arrives as `Dense`.
+    Cut(Values, Range<usize>),
 }
 
 impl Delta {
@@ -96,6 +104,7 @@ impl Delta {
     pub fn unpacked(&self) -> Delta {
         match self {
             Delta::Packed(encoded) => Delta::Dense(Arc::new(encoded.decode())),
+            Delta::Cut(values, range) => Delta::Dense(Arc::new(values[range.clone()].to_vec())),
             other => other.clone(),
         }
     }
@@ -131,9 +140,19 @@ pub struct Table {
 
 #[derive(Clone)]
 enum Body {
-    Dense { values: Values, state: Values, previous: Option<Values> },
+    Dense { values: Values, state: Values, previous: Option<Values>, spare: Spare },
     // A row is its values followed by the rule's state. `previous` holds what the last round replaced.
     Rows { rows: BTreeMap<u64, Values>, previous: BTreeMap<u64, Option<Values>> },
+}
+
+/// An older version that is not read any more: memory for the next one. A copy of a table has none.
+#[derive(Default)]
+struct Spare(Option<Values>);
+
+impl Clone for Spare {
+    fn clone(&self) -> Self {
+        Self(None)
+    }
 }
 
 impl Table {
@@ -150,7 +169,8 @@ impl Table {
         };
         let body = match spec.form {
             Form::Dense { len } if len == values.len() => {
-                Body::Dense { values: values.clone(), state: Arc::new(rule.first_state(len)), previous: None }
+                let state = Arc::new(rule.first_state(len));
+                Body::Dense { values: values.clone(), state, previous: None, spare: Spare::default() }
             }
             Form::Rows { .. } if values.is_empty() => {
                 Body::Rows { rows: BTreeMap::new(), previous: BTreeMap::new() }
@@ -173,7 +193,7 @@ impl Table {
                 rising(table, keys)
             }
             (_, Delta::Dense(grad)) => Err(form(table, &self.spec, format!("{} values", grad.len()))),
-            (_, Delta::Packed(_)) => Err(form(table, &self.spec, "packed values".into())),
+            (_, Delta::Packed(_) | Delta::Cut(..)) => Err(form(table, &self.spec, "packed values".into())),
             (_, Delta::Rows(keys, grad)) => {
                 Err(form(table, &self.spec, format!("{} rows of {} values in all", keys.len(), grad.len())))
             }
@@ -184,14 +204,13 @@ impl Table {
     pub fn update(&mut self, step: u64, delta: &Delta, keep: bool) {
         let (rule, spec) = (&self.rule, &self.spec);
         match (&mut self.body, delta) {
-            (Body::Dense { values, state, previous }, Delta::Dense(grad)) => {
-                // The memory of the version before the previous one, when nobody reads it any more.
-                let spare = previous.take().and_then(Arc::into_inner);
-                let mut out = spare.unwrap_or_else(|| vec![0.0; values.len()]);
+            (Body::Dense { values, state, previous, spare }, Delta::Dense(grad)) => {
+                // An older version's memory, when nobody reads it any more.
+                let mut out = reuse([previous.take(), spare.0.take()], values.len());
                 let state: &mut Vec<f32> = Arc::make_mut(state);
-                rule.update(step, values, grad, state, &mut out);
-                let old = std::mem::replace(values, Arc::new(out));
-                *previous = Some(old).filter(|_| keep);
+                rule.update(step, values, grad, state, Arc::get_mut(&mut out).expect("nobody else has it"));
+                let old = std::mem::replace(values, out);
+                *(if keep { previous } else { &mut spare.0 }) = Some(old);
             }
             (Body::Rows { rows, previous }, Delta::Rows(keys, grads)) => {
                 let Form::Rows { width, init } = spec.form else { unreachable!("the body is of the form") };
@@ -223,7 +242,7 @@ impl Table {
     /// A round that brought nothing for this table: the previous version is the current one.
     pub fn skip(&mut self) {
         match &mut self.body {
-            Body::Dense { previous, .. } => *previous = None,
+            Body::Dense { previous, spare, .. } => spare.0 = previous.take().or(spare.0.take()),
             Body::Rows { previous, .. } => previous.clear(),
         }
     }
@@ -276,7 +295,7 @@ impl Table {
     /// Everything it holds.
     pub fn stored(&self) -> Contents {
         match self.body.clone() {
-            Body::Dense { values, state, previous } => Contents::Dense { values, state, previous },
+            Body::Dense { values, state, previous, .. } => Contents::Dense { values, state, previous },
             Body::Rows { rows, previous } => Contents::Rows { rows, previous },
         }
     }
@@ -298,7 +317,7 @@ impl Table {
             Contents::Dense { values, state, previous }
                 if state.len() == state_len && previous.as_ref().is_none_or(|p| p.len() == len) =>
             {
-                new.body = Body::Dense { values, state, previous };
+                new.body = Body::Dense { values, state, previous, spare: Spare::default() };
                 Ok(new)
             }
             _ => Err(form(table, &new.spec, "state of another size".into())),
@@ -324,7 +343,7 @@ impl Table {
     pub(crate) fn hash(&self, h: &mut impl Hasher) {
         let mut floats = |values: &[f32]| values.iter().for_each(|v| h.write_u32(v.to_bits()));
         match &self.body {
-            Body::Dense { values, state, previous } => {
+            Body::Dense { values, state, previous, .. } => {
                 floats(values);
                 floats(state);
                 previous.iter().for_each(|p| floats(p));
@@ -365,8 +384,17 @@ impl fmt::Debug for Table {
     }
 }
 
-/// Adds up deltas in the order given. Rows that occur in several are added in that order too.
-pub fn sum<'a>(deltas: impl IntoIterator<Item = &'a Delta>) -> Option<Delta> {
+/// Memory of the first of these that nobody else has, or fresh memory, for `len` values. Fresh pages cost more
+/// than what is written into them.
+pub(crate) fn reuse(old: impl IntoIterator<Item = Option<Values>>, len: usize) -> Values {
+    let free = |v: &mut Values| v.len() == len && Arc::get_mut(v).is_some();
+    let found = old.into_iter().flatten().find_map(|mut v| free(&mut v).then_some(v));
+    found.unwrap_or_else(|| Arc::new(vec![0.0; len]))
+}
+
+/// Adds up deltas in the order given. Rows that occur in several are added in that order too. `old` is an earlier sum
+/// whose memory may be used.
+pub fn sum<'a>(deltas: impl IntoIterator<Item = &'a Delta>, old: Option<Values>) -> Option<Delta> {
     let mut deltas = deltas.into_iter();
     let first = deltas.next()?;
     let mut rest = deltas.peekable();
@@ -374,17 +402,23 @@ pub fn sum<'a>(deltas: impl IntoIterator<Item = &'a Delta>) -> Option<Delta> {
         return Some(first.clone());
     }
     match first {
-        Delta::Dense(values) => {
-            let mut total = values.to_vec();
-            for delta in rest {
+        Delta::Dense(first) => {
+            let values = rest.map(|delta| {
                 let Delta::Dense(values) = delta else { unreachable!("checked against one table") };
-                for (t, v) in total.iter_mut().zip(values.iter()) {
-                    *t += v;
+                &values[..]
+            });
+            let rest: Vec<&[f32]> = values.collect();
+            let mut total = reuse([old], first.len());
+            let out = Arc::get_mut(&mut total).expect("nobody else has it");
+            par_chunks_mut(out, PIECE, |start, out| {
+                out.copy_from_slice(&first[start..][..out.len()]);
+                for values in &rest {
+                    out.iter_mut().zip(&values[start..]).for_each(|(t, v)| *t += v);
                 }
-            }
-            Some(Delta::Dense(Arc::new(total)))
+            });
+            Some(Delta::Dense(total))
         }
-        Delta::Packed(_) => unreachable!("unpacked when it came"),
+        Delta::Packed(_) | Delta::Cut(..) => unreachable!("unpacked when it came"),
         Delta::Rows(..) => {
             let mut rows: BTreeMap<u64, Vec<f32>> = BTreeMap::new();
             for delta in std::iter::once(first).chain(rest) {
@@ -475,8 +509,8 @@ mod tests {
         let big = 2f32.powi(24);
         let deltas =
             [delta(&[1, 5], &[big, 1.0]), delta(&[5], &[2.0]), delta(&[1], &[1.0]), delta(&[1], &[-big])];
-        assert_eq!(sum(&deltas), Some(delta(&[1, 5], &[(big + 1.0) - big, 3.0])));
-        assert_eq!(sum(&[]), None);
+        assert_eq!(sum(&deltas, None), Some(delta(&[1, 5], &[(big + 1.0) - big, 3.0])));
+        assert_eq!(sum(&[], None), None);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | `THALWEG_SYNC` | `bsp`, `ssp:S`, `async`, `backup:B` | `bsp` |
 //! | `THALWEG_STATE` | the coordinator's file | none |
 //! | `THALWEG_LEASE_MS` | how long silence is borne | 300 |
+//! | `THALWEG_SHARED_MEMORY` | `on` or `off`: values between processes of one host go through memory | `on` |
 //! | `THALWEG_METRICS` | where the coordinator serves metrics for Prometheus | nowhere |
 //! | `THALWEG_PARENT` | the process without which this one ends | none |
 //!
@@ -69,6 +70,8 @@ pub struct Config {
     pub timing: Timing,
     /// Whether coordinator and servers end when the workers are done, since nobody ends them.
     pub until_done: bool,
+    /// Whether values may go through memory shared with other processes of this host.
+    pub shared_memory: bool,
     /// Where the coordinator serves metrics.
     pub metrics: Option<String>,
     /// The process without which this one ends.
@@ -126,6 +129,11 @@ impl Config {
             state: get("THALWEG_STATE").map(PathBuf::from),
             timing,
             until_done: numbered.is_some(),
+            shared_memory: match get("THALWEG_SHARED_MEMORY").as_deref() {
+                None | Some("on") => true,
+                Some("off") => false,
+                Some(got) => return Err(bad("THALWEG_SHARED_MEMORY", got, "on or off")),
+            },
             metrics: get("THALWEG_METRICS"),
             parent: get("THALWEG_PARENT").map(|p| parse("THALWEG_PARENT", &p)).transpose()?,
         };
@@ -238,6 +246,7 @@ mod tests {
             (vec![("THALWEG_SLOTS", "0")], "THALWEG_SLOTS is \"0\""),
             (vec![("THALWEG_SLOTS", "many")], "\"many\""),
             (vec![("THALWEG_SYNC", "bps")], "\"bps\""),
+            (vec![("THALWEG_SHARED_MEMORY", "yes")], "should be on or off"),
         ] {
             let e = config(&variables).unwrap_err().to_string();
             assert!(e.contains(part), "{e}");

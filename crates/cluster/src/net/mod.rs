@@ -5,3 +5,4 @@ pub mod handshake;
 mod metrics;
 pub mod node;
 pub mod process;
+mod sharing;

@@ -2,7 +2,7 @@
 //!
 //! Each connection has a thread that reads and one that writes. Who reads a message steps the machine
 //! under its lock and leaves the answers in the queues of the writers: no step waits for a socket, and
-//! what one machine sends to one peer stays in order. Blocking sockets and threads, because a cluster of
+//! what one machine sends to one peer about one shard stays in order. Blocking sockets and threads, because a cluster of
 //! tens of processes needs no more, and a wake-up costs less than a task switch through a reactor.
 
 use std::collections::BTreeMap;
@@ -15,9 +15,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::handshake::{self, Secret};
+use super::sharing::{self, Ends};
 use crate::ids::{Peer, ServerId};
 use crate::message::{Message, Outgoing, Time};
-use crate::wire::{self, Frame, Limits};
+use crate::wire::{Frame, Incoming, KeySets, Lanes, Limits};
 
 /// Between two looks at the time.
 const TICK: Duration = Duration::from_millis(10);
@@ -62,6 +63,7 @@ struct Shared<M> {
     secret: Secret,
     start: Instant,
     closed: AtomicBool,
+    shares_memory: AtomicBool,
     next_link: AtomicU64,
     received: AtomicU64,
     sent: AtomicU64,
@@ -74,10 +76,34 @@ struct Links {
     problem: Option<String>, // why the coordinator was last not reached
 }
 
+/// Frames for one connection, and the key sets that went over it before.
+#[derive(Clone)]
+struct Queue {
+    frames: Sender<Frame>,
+    keys: Arc<Mutex<BTreeMap<u8, KeySets>>>,
+}
+
+impl Queue {
+    fn new() -> (Self, Receiver<Frame>) {
+        let (frames, receiver) = channel();
+        (Self { frames, keys: Arc::default() }, receiver)
+    }
+
+    /// The size of the frame.
+    fn send(&self, from: Peer, message: &Message) -> usize {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let frame = Frame::after(&mut keys, from, message);
+        let len = frame.len();
+        // A queue whose thread has ended belongs to a link that is about to be removed.
+        let _ = self.frames.send(frame);
+        len
+    }
+}
+
 #[derive(Clone)]
 struct Link {
     id: u64,
-    queue: Sender<Frame>,
+    queue: Queue,
     stream: Option<Arc<TcpStream>>, // for shutting it down; none while it connects
 }
 
@@ -92,6 +118,7 @@ impl<M: Machine> Node<M> {
             secret,
             start: Instant::now(),
             closed: AtomicBool::new(false),
+            shares_memory: AtomicBool::new(false),
             next_link: AtomicU64::new(1),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -99,6 +126,11 @@ impl<M: Machine> Node<M> {
         let timer = node.clone();
         std::thread::spawn(move || timer.keep_time());
         node
+    }
+
+    /// Whether values may travel through memory shared with other processes of this host.
+    pub fn share_memory(&self, may: bool) {
+        self.0.shares_memory.store(may, Ordering::Relaxed);
     }
 
     /// Lets others connect.
@@ -113,8 +145,11 @@ impl<M: Machine> Node<M> {
                 let node = node.clone();
                 std::thread::spawn(move || {
                     // Whoever cannot prove the secret loses this connection, and nothing else happens.
-                    if handshake::accept(&mut stream, &node.0.secret).is_ok() {
-                        node.run(stream, None);
+                    let may = node.0.shares_memory.load(Ordering::Relaxed) && same_host(&stream);
+                    let accepted = handshake::accept(&mut stream, &node.0.secret)
+                        .and_then(|()| soon(&mut stream, |stream| sharing::accept(stream, may)));
+                    if let Ok(ends) = accepted {
+                        node.run(stream, ends, None);
                     }
                 });
             }
@@ -222,10 +257,8 @@ impl<M: Machine> Node<M> {
                     None => continue,
                 },
             };
-            let frame = Frame::new(me, &message);
-            self.0.sent.fetch_add(frame.len() as u64, Ordering::Relaxed);
-            // A queue whose thread has ended belongs to a link that is about to be removed.
-            let _ = link.queue.send(frame);
+            let n = link.queue.send(me, &message);
+            self.0.sent.fetch_add(n as u64, Ordering::Relaxed);
         }
     }
 
@@ -239,20 +272,24 @@ impl<M: Machine> Node<M> {
     }
 
     fn connect(&self, to: Peer, address: String) -> Link {
-        let (queue, frames) = channel();
+        let (queue, frames) = Queue::new();
         let id = self.0.next_link.fetch_add(1, Ordering::Relaxed);
         let node = self.clone();
         std::thread::spawn(move || {
             let connected = reach(&address).and_then(|mut stream| {
                 handshake::connect(&mut stream, &node.0.secret)?;
-                Ok(stream)
+                // Nothing large is ever said to a coordinator.
+                let may = node.0.shares_memory.load(Ordering::Relaxed) && to != Peer::Coordinator;
+                let may = may && same_host(&stream);
+                let ends = soon(&mut stream, |stream| sharing::offer(stream, may))?;
+                Ok((stream, ends))
             });
             let problem = connected.as_ref().err().map(|e| format!("{address}: {e}"));
             if to == Peer::Coordinator {
                 node.links().problem = problem;
             }
             match connected {
-                Ok(stream) => node.run(stream, Some((to, id, frames))),
+                Ok((stream, ends)) => node.run(stream, ends, Some((to, id, frames))),
                 Err(_) => node.broken(id),
             }
         });
@@ -260,7 +297,7 @@ impl<M: Machine> Node<M> {
     }
 
     /// Reads from a connection until it ends. Who connected has a queue already.
-    fn run(&self, stream: TcpStream, connected: Option<(Peer, u64, Receiver<Frame>)>) {
+    fn run(&self, stream: TcpStream, ends: Ends, connected: Option<(Peer, u64, Receiver<Frame>)>) {
         let _ = stream.set_nodelay(true);
         let Ok(writing) = stream.try_clone().map(Arc::new) else { return };
         let (mut known, id, frames, queue) = match connected {
@@ -271,22 +308,22 @@ impl<M: Machine> Node<M> {
                 (Some(peer), id, frames, None)
             }
             None => {
-                let (queue, frames) = channel();
+                let (queue, frames) = Queue::new();
                 (None, self.0.next_link.fetch_add(1, Ordering::Relaxed), frames, Some(queue))
             }
         };
+        let (inlet, outlet) = ends.unzip();
         let writer = writing.clone();
         std::thread::spawn(move || {
-            for frame in frames {
-                if frame.write(&mut &*writer).is_err() {
-                    break;
-                }
-            }
+            let _ = write(&mut &*writer, &frames, Lanes::sharing(outlet));
             let _ = writer.shutdown(Shutdown::Both);
         });
-        let mut reader = Counted { inner: BufReader::with_capacity(1 << 16, stream), n: &self.0.received };
+        // For headers and small messages; large arrays pass it by, but for what comes in with their header.
+        let mut reader = BufReader::with_capacity(1 << 13, stream);
+        let mut incoming = Incoming::sharing(Limits::default(), inlet);
         // A malformed frame ends this connection and nothing else.
-        while let Ok(Some((from, message))) = wire::read(&mut reader, &Limits::default()) {
+        while let Ok(Some((from, message))) = incoming.read(&mut reader) {
+            self.0.received.fetch_add(incoming.take_received(), Ordering::Relaxed);
             if self.is_closed() {
                 break;
             }
@@ -324,15 +361,28 @@ fn reach(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-struct Counted<'a, R> {
-    inner: R,
-    n: &'a AtomicU64,
+/// Writes frames until nobody can add one any more, the lowest lanes first.
+fn write(to: &mut impl io::Write, frames: &Receiver<Frame>, mut lanes: Lanes) -> io::Result<()> {
+    while let Ok(frame) = frames.recv() {
+        lanes.add(frame);
+        while !lanes.is_empty() {
+            frames.try_iter().for_each(|frame| lanes.add(frame));
+            lanes.write(to)?;
+        }
+    }
+    Ok(())
 }
 
-impl<R: io::Read> io::Read for Counted<'_, R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let n = self.inner.read(buf)?;
-        self.n.fetch_add(n as u64, Ordering::Relaxed);
-        Ok(n)
-    }
+/// Whether the other side has an address of this host.
+fn same_host(stream: &TcpStream) -> bool {
+    let addresses = stream.peer_addr().and_then(|peer| Ok((peer, stream.local_addr()?)));
+    addresses.is_ok_and(|(peer, own)| peer.ip() == own.ip())
+}
+
+/// Does something for which a peer has as long as for proving itself.
+fn soon<T>(stream: &mut TcpStream, f: impl FnOnce(&mut TcpStream) -> io::Result<T>) -> io::Result<T> {
+    stream.set_read_timeout(Some(CONNECT))?;
+    let result = f(stream)?;
+    stream.set_read_timeout(None)?;
+    Ok(result)
 }

@@ -494,6 +494,7 @@ pub fn start_server(
     let address = listener.local_addr().map_err(failed)?.to_string();
     let server = ServerProcess::new(config, registry, storage, address);
     let node = Node::new(server, config.coordinator.clone(), config.secret.clone());
+    node.share_memory(config.shared_memory);
     node.listen(listener);
     Ok(node)
 }

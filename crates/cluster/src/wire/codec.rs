@@ -1,12 +1,15 @@
 //! Values to bytes and back: little-endian, every length checked against what is there before memory
-//! is asked for. Large arrays travel beside the text of a message, as raw values.
+//! is asked for. Large arrays travel beside the text of a message, as raw values; a set of keys that the
+//! receiver was sent before travels as its hash.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 
+use super::keys::{KeySets, hash};
 use crate::table::Values;
 
 /// Why bytes are no message.
@@ -62,7 +65,8 @@ pub enum WireError {
 #[derive(Debug, Default)]
 pub struct Writer {
     pub(super) text: Vec<u8>,
-    pub(super) arrays: Vec<Values>,
+    pub(super) arrays: Vec<Array>,
+    pub(super) keys: KeySets, // what the receiver was sent before
 }
 
 /// A message being read.
@@ -70,6 +74,20 @@ pub struct Writer {
 pub struct Reader<'a> {
     pub(super) text: &'a [u8],
     pub(super) arrays: VecDeque<Values>,
+    pub(super) keys: KeySets, // what the sender has sent before
+}
+
+/// Values on their way out: all of an array, or the part of it that lies in one shard.
+#[derive(Debug, Clone)]
+pub(super) struct Array {
+    values: Values,
+    range: Range<usize>,
+}
+
+impl Array {
+    pub(super) fn values(&self) -> &[f32] {
+        &self.values[self.range.clone()]
+    }
 }
 
 impl Writer {
@@ -78,12 +96,23 @@ impl Writer {
         debug_assert!(self.arrays.is_empty());
         self.text
     }
+
+    /// Bytes, and before them how many.
+    pub(super) fn put_bytes(&mut self, bytes: &[u8]) {
+        bytes.len().put(self);
+        self.text.extend_from_slice(bytes);
+    }
+
+    /// Sends this part of an array as if it were a whole one.
+    pub(super) fn put_part(&mut self, values: &Values, range: Range<usize>) {
+        self.arrays.push(Array { values: values.clone(), range });
+    }
 }
 
 impl<'a> Reader<'a> {
     /// Reads text without arrays.
     pub fn new(text: &'a [u8]) -> Self {
-        Self { text, arrays: VecDeque::new() }
+        Self { text, arrays: VecDeque::new(), keys: KeySets::default() }
     }
 
     fn take(&mut self, n: u64) -> Result<&'a [u8], WireError> {
@@ -99,6 +128,12 @@ impl<'a> Reader<'a> {
         let n = u64::get(self)?;
         let left = self.text.len();
         usize::try_from(n).ok().filter(|n| *n <= left).ok_or(WireError::Short { want: n, left })
+    }
+
+    /// Bytes, with how many before them.
+    pub(super) fn get_bytes(&mut self) -> Result<&'a [u8], WireError> {
+        let n = self.count()? as u64;
+        self.take(n)
     }
 
     /// Nothing may be left.
@@ -165,12 +200,10 @@ impl Wire for Duration {
 
 impl Wire for String {
     fn put(&self, w: &mut Writer) {
-        self.len().put(w);
-        w.text.extend_from_slice(self.as_bytes());
+        w.put_bytes(self.as_bytes());
     }
     fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let n = r.count()? as u64;
-        String::from_utf8(r.take(n)?.to_vec()).map_err(|_| WireError::Text)
+        String::from_utf8(r.get_bytes()?.to_vec()).map_err(|_| WireError::Text)
     }
 }
 
@@ -231,11 +264,35 @@ macro_rules! shared {
     )*};
 }
 shared!(crate::state::Parts crate::state::Update crate::state::Wants crate::state::Record crate::state::Sent
-    crate::view::View Vec<u64>);
+    crate::view::View);
+
+/// The numbers of rows: in full, or by the hash of a set that the receiver was sent before.
+impl Wire for Arc<Vec<u64>> {
+    fn put(&self, w: &mut Writer) {
+        let hash = hash(self);
+        let known = w.keys.find(hash).is_some_and(|known| known == self);
+        known.put(w);
+        if known {
+            return hash.put(w);
+        }
+        Vec::put(self, w);
+        w.keys.add(hash, self);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        if bool::get(r)? {
+            let hash = u64::get(r)?;
+            let known = r.keys.find(hash).cloned();
+            return known.ok_or(WireError::Unknown { what: "hash of row numbers", got: hash });
+        }
+        let keys = Arc::new(Vec::get(r)?);
+        r.keys.add(hash(&keys), &keys);
+        Ok(keys)
+    }
+}
 
 impl Wire for Values {
     fn put(&self, w: &mut Writer) {
-        w.arrays.push(self.clone());
+        w.put_part(self, 0..self.len());
     }
     fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
         r.arrays.pop_front().ok_or(WireError::Short { want: 1, left: 0 })

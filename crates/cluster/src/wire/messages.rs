@@ -57,7 +57,6 @@ wire!(struct PartSpec { form, rule });
 wire!(enum Form, "form" { 0 Dense { len }, 1 Rows { width, init } });
 wire!(enum Init, "first value" { 0 Zero, 1 Uniform { seed, scale } });
 wire!(enum Rule, "rule" { 0 Add, 1 Sgd { lr }, 2 Adagrad { lr, eps }, 3 Named(name) });
-wire!(enum Delta, "gradient" { 0 Dense(values), 1 Rows(keys, values), 2 Packed(encoded) });
 wire!(enum Codec, "codec" { 0 F32, 1 Bf16, 2 Int8, 3 TopK(one_in) });
 wire!(enum Want, "wish" { 0 Dense, 1 Rows(keys), 2 Compute(name, args) });
 wire!(enum Contents, "contents" {
@@ -75,14 +74,43 @@ wire!(enum Refusal, "refusal" {
     7 Slot { got, n_slots }
 });
 
+/// A part of an array arrives as an array of its own.
+impl Wire for Delta {
+    fn put(&self, w: &mut Writer) {
+        let number: u8 = match self {
+            Delta::Dense(_) | Delta::Cut(..) => 0,
+            Delta::Rows(..) => 1,
+            Delta::Packed(_) => 2,
+        };
+        number.put(w);
+        match self {
+            Delta::Dense(values) => values.put(w),
+            Delta::Cut(values, range) => w.put_part(values, range.clone()),
+            Delta::Rows(keys, values) => {
+                keys.put(w);
+                values.put(w);
+            }
+            Delta::Packed(encoded) => encoded.put(w),
+        }
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        match u8::get(r)? {
+            0 => Wire::get(r).map(Delta::Dense),
+            1 => Ok(Delta::Rows(Wire::get(r)?, Wire::get(r)?)),
+            2 => Wire::get(r).map(Delta::Packed),
+            got => Err(WireError::Unknown { what: "gradient", got: got.into() }),
+        }
+    }
+}
+
 impl Wire for Arc<Encoded> {
     fn put(&self, w: &mut Writer) {
         self.codec().put(w);
         self.len().put(w);
-        self.bytes().to_vec().put(w);
+        w.put_bytes(self.bytes());
     }
     fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        let (codec, len, bytes) = (Codec::get(r)?, usize::get(r)?, Vec::<u8>::get(r)?);
+        let (codec, len, bytes) = (Codec::get(r)?, usize::get(r)?, r.get_bytes()?.to_vec());
         let most = Limits::default().data;
         if len as u64 > most / 4 {
             return Err(WireError::Large { what: "packed values", got: len as u64, most: most / 4 });

@@ -8,28 +8,33 @@
 //! | 12..16 | length of the text |
 //! | 16..24 | bytes of all arrays |
 //! | 24..28 | CRC-32 of the rest of the header, the lengths and the text |
-//! | 28..32 | zero |
+//! | 28..32 | lane |
 //!
-//! Then one `u64` per array, its number of values; the text; the arrays. Arrays leave straight from
-//! parameter memory and arrive in memory of their own. All numbers are little-endian.
+//! Then one `u64` per array, its number of values; the text. The arrays follow in chunks ([`chunks`]), between
+//! which frames of other lanes may pass. They leave straight from parameter memory and arrive in the memory where
+//! they stay. All numbers are little-endian.
 
+pub mod chunks;
 mod codec;
+mod keys;
 mod messages;
 
+pub use chunks::{Incoming, Lanes};
 pub use codec::{Reader, Wire, WireError, Writer};
+pub use keys::KeySets;
 
-use std::collections::VecDeque;
-use std::io::{self, IoSlice, Read, Write};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+
+use codec::Array;
 
 use crate::ids::Peer;
 use crate::message::Message;
-use crate::table::Values;
 
 /// The bytes of a header.
 pub const HEADER: usize = 32;
 const MAGIC: [u8; 4] = *b"THWG";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What a frame may claim at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,37 +53,54 @@ impl Default for Limits {
     }
 }
 
+/// Frames of one lane stay in order; a frame of a lower lane goes first, even between two chunks of another.
+/// What concerns no shard has a lane of its own, and the first shards hold the first layers.
+fn lane(message: &Message) -> u8 {
+    message.shard().map_or(0, |shard| 1 + (shard.0 % 255) as u8)
+}
+
 /// A message ready to be sent: its bytes, and the arrays that follow them.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Frame {
+    lane: u8,
     head: Vec<u8>,
-    arrays: Vec<Values>,
+    arrays: Vec<Array>,
 }
 
 impl Frame {
-    /// The frame of a message from this peer.
+    /// The frame of a message from this peer, over a connection on which nothing was sent before.
     pub fn new(from: Peer, message: &Message) -> Self {
-        let mut w = Writer::default();
+        Self::after(&mut BTreeMap::new(), from, message)
+    }
+
+    /// The frame of a message from this peer, after others that have left these key sets, by lane, with the
+    /// receiver.
+    pub fn after(sent: &mut BTreeMap<u8, KeySets>, from: Peer, message: &Message) -> Self {
+        let lane = lane(message);
+        let keys = sent.entry(lane).or_default();
+        let mut w = Writer { keys: std::mem::take(keys), ..Writer::default() };
         from.put(&mut w);
         message.put(&mut w);
-        let Writer { text, arrays } = w;
+        let Writer { text, arrays, keys: now } = w;
+        *keys = now;
         let mut head = Vec::with_capacity(HEADER + 8 * arrays.len() + text.len());
         head.extend(MAGIC);
         head.extend(VERSION.to_le_bytes());
         head.extend((arrays.len() as u32).to_le_bytes());
         head.extend((text.len() as u32).to_le_bytes());
-        head.extend(arrays.iter().map(|a| 4 * a.len() as u64).sum::<u64>().to_le_bytes());
-        head.extend([0; 8]);
-        arrays.iter().for_each(|a| head.extend((a.len() as u64).to_le_bytes()));
+        head.extend(arrays.iter().map(|a| 4 * a.values().len() as u64).sum::<u64>().to_le_bytes());
+        head.extend([0; 4]);
+        head.extend(u32::from(lane).to_le_bytes());
+        arrays.iter().for_each(|a| head.extend((a.values().len() as u64).to_le_bytes()));
         head.extend(text);
         let sum = checksum(&head);
         head[24..28].copy_from_slice(&sum.to_le_bytes());
-        Self { head, arrays }
+        Self { lane, head, arrays }
     }
 
-    /// How many bytes it has.
+    /// How many bytes it has, without the headers of its chunks.
     pub fn len(&self) -> usize {
-        self.head.len() + self.arrays.iter().map(|a| 4 * a.len()).sum::<usize>()
+        self.head.len() + self.arrays.iter().map(|a| 4 * a.values().len()).sum::<usize>()
     }
 
     /// Never: there is always a header.
@@ -86,53 +108,25 @@ impl Frame {
         false
     }
 
-    /// Writes it, arrays straight from where they are.
-    pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
-        let mut parts: Vec<IoSlice<'_>> = Vec::with_capacity(1 + self.arrays.len());
-        parts.push(IoSlice::new(&self.head));
-        parts.extend(self.arrays.iter().map(|a| IoSlice::new(bytemuck::cast_slice(a))));
-        let mut parts = &mut parts[..];
-        IoSlice::advance_slices(&mut parts, 0); // drops empty arrays at the front
-        while !parts.is_empty() {
-            match to.write_vectored(parts) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => IoSlice::advance_slices(&mut parts, n),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
+    /// Writes all of it.
+    pub fn write(self, to: &mut impl Write) -> io::Result<()> {
+        let mut lanes = Lanes::default();
+        lanes.add(self);
+        while !lanes.is_empty() {
+            lanes.write(to)?;
         }
         Ok(())
     }
 }
 
-/// Reads one message. `None` is an end between two frames.
+/// Reads one message, the first on a connection. `None` is an end between two frames.
 pub fn read(from: &mut impl Read, limits: &Limits) -> io::Result<Option<(Peer, Message)>> {
-    let mut header = [0; HEADER];
-    let mut got = 0;
-    while got < HEADER {
-        match from.read(&mut header[got..]) {
-            Ok(0) if got == 0 => return Ok(None),
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => got += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    let claimed = Claimed::new(&header, limits).map_err(io::Error::other)?;
-    let mut rest = vec![0; 8 * claimed.arrays + claimed.text];
-    from.read_exact(&mut rest)?;
-    let lens = claimed.check(&header, &rest).map_err(io::Error::other)?;
-    let mut arrays = VecDeque::with_capacity(lens.len());
-    for len in lens {
-        let mut array = vec![0f32; len];
-        from.read_exact(bytemuck::cast_slice_mut(&mut array))?;
-        arrays.push_back(Arc::new(array));
-    }
-    parse(&rest[8 * claimed.arrays..], arrays).map(Some).map_err(io::Error::other)
+    Incoming::new(*limits).read(from)
 }
 
 /// What a header says, within the limits.
 struct Claimed {
+    lane: u8,
     arrays: usize,
     text: usize,
     data: u64,
@@ -146,9 +140,11 @@ impl Claimed {
         if header[..4] != MAGIC {
             return Err(WireError::Unknown { what: "header", got: u32_at(0).into() });
         }
-        if u32_at(4) != VERSION || u32_at(28) != 0 {
+        if u32_at(4) != VERSION {
             return Err(WireError::Unknown { what: "version", got: u32_at(4).into() });
         }
+        let lane = u8::try_from(u32_at(28));
+        let lane = lane.map_err(|_| WireError::Unknown { what: "lane", got: u32_at(28).into() })?;
         let [arrays, text] = [u32_at(8), u32_at(12)];
         let claims = [
             ("list of arrays", 8 * u64::from(arrays), 8 * u64::from(limits.arrays)),
@@ -160,7 +156,7 @@ impl Claimed {
                 return Err(WireError::Large { what, got, most });
             }
         }
-        Ok(Self { arrays: arrays as usize, text: text as usize, data, checksum: u32_at(24) })
+        Ok(Self { lane, arrays: arrays as usize, text: text as usize, data, checksum: u32_at(24) })
     }
 
     /// The lengths of the arrays, once the checksum is right and they add up to what was claimed.
@@ -179,22 +175,21 @@ impl Claimed {
     }
 }
 
-fn parse(text: &[u8], arrays: VecDeque<Values>) -> Result<(Peer, Message), WireError> {
-    let mut r = Reader { text, arrays };
-    let (from, message) = (Peer::get(&mut r)?, Message::get(&mut r)?);
-    r.end()?;
-    Ok((from, message))
-}
-
-/// Makes the checksum of a frame right, as far as its header tells where the text ends: for tests that
-/// change bytes.
-pub fn seal(frame: &mut [u8]) {
-    let Some((header, rest)) = frame.split_first_chunk_mut::<HEADER>() else { return };
-    let Ok(claimed) = Claimed::new(header, &Limits::default()) else { return };
-    let text = rest.get(..8 * claimed.arrays + claimed.text);
-    if let Some(text) = text {
-        let sum = checksum_of(header, text);
-        header[24..28].copy_from_slice(&sum.to_le_bytes());
+/// Makes the checksums of frames right, as far as their headers tell where they are: for tests that change bytes.
+pub fn seal(mut bytes: &mut [u8]) {
+    loop {
+        let extent = chunks::extent(bytes);
+        if extent == 0 {
+            return;
+        }
+        let (this, rest) = bytes.split_at_mut(extent.min(bytes.len()));
+        if let Some((header, text)) = this.split_first_chunk_mut::<HEADER>()
+            && header[..4] == MAGIC
+        {
+            let sum = checksum_of(header, text);
+            header[24..28].copy_from_slice(&sum.to_le_bytes());
+        }
+        bytes = rest;
     }
 }
 
@@ -206,6 +201,7 @@ fn checksum(head: &[u8]) -> u32 {
 fn checksum_of(header: &[u8; HEADER], rest: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&header[..24]);
+    crc.update(&header[28..]);
     crc.update(rest);
     crc.finalize()
 }

@@ -1,10 +1,13 @@
 use super::*;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use crate::ids::{CallId, Epoch, ServerId, SessionId, ShardId, Slot, TableId};
 use crate::message::{Answer, Call, Done, Outcome};
 use crate::state::{Reads, Update};
-use crate::table::{Delta, mix};
+use crate::table::{Delta, Values, mix};
 
-fn bytes(frame: &Frame) -> Vec<u8> {
+fn bytes(frame: Frame) -> Vec<u8> {
     let mut out = Vec::new();
     frame.write(&mut out).unwrap();
     out
@@ -34,10 +37,12 @@ fn call() -> Message {
 #[test]
 fn a_call_comes_back_as_it_was() {
     let frame = Frame::new(Peer::Worker(SessionId(5)), &call());
-    let (from, message) = back(&bytes(&frame)).unwrap().unwrap();
+    let len = frame.len();
+    let bytes = bytes(frame);
+    let (from, message) = back(&bytes).unwrap().unwrap();
     assert_eq!(from, Peer::Worker(SessionId(5)));
     assert_eq!(format!("{message:?}"), format!("{:?}", call()));
-    assert_eq!(frame.len(), bytes(&frame).len());
+    assert_eq!(len + 16, bytes.len(), "one chunk");
 }
 
 #[test]
@@ -46,7 +51,7 @@ fn empty_arrays_and_empty_messages_pass() {
     let done = Done { pushed: None, reads: Some(reads), version: 1, mark: 2 };
     let answer = Answer { epoch: Epoch(1), shard: ShardId(0), id: CallId(1), outcome: Outcome::Done(done) };
     for message in [Message::Answer(answer), Message::Expelled] {
-        let (_, again) = back(&bytes(&Frame::new(Peer::Server(ServerId(1)), &message))).unwrap().unwrap();
+        let (_, again) = back(&bytes(Frame::new(Peer::Server(ServerId(1)), &message))).unwrap().unwrap();
         assert_eq!(format!("{again:?}"), format!("{message:?}"));
     }
     assert!(back(&[]).unwrap().is_none());
@@ -54,8 +59,8 @@ fn empty_arrays_and_empty_messages_pass() {
 
 #[test]
 fn a_frame_cut_anywhere_or_changed_anywhere_before_its_data_is_refused() {
-    let whole = bytes(&Frame::new(Peer::Worker(SessionId(5)), &call()));
-    let head = whole.len() - 4 * 1004;
+    let whole = bytes(Frame::new(Peer::Worker(SessionId(5)), &call()));
+    let head = whole.len() - 4 * 1004; // with the header of the one chunk
     for n in 1..whole.len() {
         assert!(back(&whole[..n]).is_err(), "cut at {n}");
     }
@@ -68,7 +73,7 @@ fn a_frame_cut_anywhere_or_changed_anywhere_before_its_data_is_refused() {
 
 #[test]
 fn a_claim_beyond_the_limits_is_refused_before_memory_is_asked_for() {
-    let mut header = bytes(&Frame::new(Peer::Coordinator, &Message::Expelled));
+    let mut header = bytes(Frame::new(Peer::Coordinator, &Message::Expelled));
     header[16..24].copy_from_slice(&(1u64 << 60).to_le_bytes());
     let e = back(&header).unwrap_err().to_string();
     assert!(e.contains("data of 1152921504606846976 bytes"), "{e}");
@@ -82,7 +87,7 @@ fn a_claim_beyond_the_limits_is_refused_before_memory_is_asked_for() {
 fn random_text_never_panics() {
     let seeds = [call(), Message::Expelled];
     for round in 0..20_000u64 {
-        let whole = bytes(&Frame::new(Peer::Worker(SessionId(5)), &seeds[round as usize % 2]));
+        let whole = bytes(Frame::new(Peer::Worker(SessionId(5)), &seeds[round as usize % 2]));
         let arrays = u32::from_le_bytes(whole[8..12].try_into().unwrap()) as usize;
         let text_len = u32::from_le_bytes(whole[12..16].try_into().unwrap()) as usize;
         let start = HEADER + 8 * arrays;
@@ -96,9 +101,128 @@ fn random_text_never_panics() {
                 _ => text.insert(i, (r >> 24) as u8),
             }
         }
-        let arrays = (0..arrays).map(|_| Values::default()).collect();
-        if let Err(e) = parse(&text, arrays) {
+        let arrays: VecDeque<Values> = (0..arrays).map(|_| Values::default()).collect();
+        let mut r = Reader { text: &text, arrays, keys: KeySets::default() };
+        if let Err(e) = Peer::get(&mut r).and_then(|_| Message::get(&mut r)) {
             assert!(!e.to_string().is_empty(), "round {round}");
         }
     }
+}
+
+fn answer(shard: u32, values: &Values) -> Message {
+    let reads = Some(Reads::from([(TableId(0), values.clone())]));
+    let done = Done { pushed: None, reads, version: 1, mark: 2 };
+    let (epoch, shard, id) = (Epoch(1), ShardId(shard), CallId(1));
+    Message::Answer(Answer { epoch, shard, id, outcome: Outcome::Done(done) })
+}
+
+fn shards(mut incoming: Incoming, mut bytes: &[u8]) -> Vec<(Option<u32>, Message)> {
+    let mut found = Vec::new();
+    while let Some((_, message)) = incoming.read(&mut bytes).unwrap() {
+        found.push((message.shard().map(|s| s.0), message));
+    }
+    found
+}
+
+/// Large enough for several chunks, with bits that tell every position.
+fn large() -> Values {
+    Arc::new((0..700_001u32).map(f32::from_bits).collect())
+}
+
+#[test]
+fn lower_lanes_pass_between_the_chunks_of_higher_ones() {
+    let (mut lanes, mut out) = (Lanes::default(), Vec::new());
+    let server = Peer::Server(ServerId(1));
+    let values = large();
+    lanes.add(Frame::new(server, &answer(5, &values)));
+    lanes.write(&mut out).unwrap(); // the head and the first chunk
+    lanes.add(Frame::new(server, &answer(2, &values)));
+    lanes.add(Frame::new(server, &answer(5, &values)));
+    lanes.write(&mut out).unwrap();
+    lanes.add(Frame::new(server, &Message::Expelled));
+    while !lanes.is_empty() {
+        lanes.write(&mut out).unwrap();
+    }
+    let found = shards(Incoming::new(Limits::default()), &out);
+    assert_eq!(found.iter().map(|(shard, _)| *shard).collect::<Vec<_>>(), [None, Some(2), Some(5), Some(5)]);
+    for (_, message) in &found[1..] {
+        let Message::Answer(Answer { outcome: Outcome::Done(done), .. }) = message else { panic!() };
+        let got = &done.reads.as_ref().unwrap()[&TableId(0)];
+        assert!(got.iter().map(|v| v.to_bits()).eq(values.iter().map(|v| v.to_bits())));
+    }
+}
+
+#[test]
+fn memory_of_a_large_array_is_used_again_once_nobody_reads_it() {
+    let frame = || bytes(Frame::new(Peer::Server(ServerId(1)), &answer(0, &large())));
+    let mut incoming = Incoming::new(Limits::default());
+    let mut next = || {
+        let Some((_, Message::Answer(Answer { outcome: Outcome::Done(done), .. }))) =
+            incoming.read(&mut &frame()[..]).unwrap()
+        else {
+            panic!()
+        };
+        done.reads.unwrap().remove(&TableId(0)).unwrap()
+    };
+    let first = next();
+    let place = first.as_ptr();
+    let second = next();
+    assert_ne!(second.as_ptr(), place, "the first is still read");
+    drop(first);
+    assert_eq!(next().as_ptr(), place);
+    assert_eq!(second, large(), "and the second is what it was");
+}
+
+#[test]
+fn a_part_of_an_array_arrives_as_an_array() {
+    let mut push = call();
+    let Message::Call(call) = &mut push else { panic!() };
+    let cut = Delta::Cut(Arc::new(vec![1.0, 2.0, 3.0, 4.0]), 1..3);
+    call.push = Some(Arc::new(Update::from([(TableId(0), cut)])));
+    let (_, message) = back(&bytes(Frame::new(Peer::Coordinator, &push))).unwrap().unwrap();
+    let Message::Call(Call { push: Some(update), .. }) = message else { panic!() };
+    assert_eq!(update[&TableId(0)], Delta::Dense(Arc::new(vec![2.0, 3.0])));
+}
+
+#[test]
+fn row_numbers_that_were_sent_before_go_as_a_hash_and_come_back_whole() {
+    let rows = |first: u64| {
+        let keys: Vec<u64> = (first..first + 1000).collect();
+        let mut message = call();
+        let Message::Call(call) = &mut message else { panic!() };
+        let delta = Delta::Rows(Arc::new(keys), Arc::new(vec![1.0; 1000]));
+        call.push = Some(Arc::new(Update::from([(TableId(1), delta)])));
+        message
+    };
+    let (mut sent, mut incoming) = (BTreeMap::new(), Incoming::new(Limits::default()));
+    let mut lens = Vec::new();
+    for message in [rows(7), rows(7), rows(8), rows(7), rows(8)] {
+        let frame = bytes(Frame::after(&mut sent, Peer::Coordinator, &message));
+        lens.push(frame.len());
+        let (_, got) = incoming.read(&mut &frame[..]).unwrap().unwrap();
+        assert_eq!(format!("{got:?}"), format!("{message:?}"));
+    }
+    assert!(lens[1] + 7900 < lens[0] && lens[2] == lens[0] && lens[3..] == [lens[1]; 2], "{lens:?}");
+    let unknown = bytes(Frame::after(&mut sent, Peer::Coordinator, &rows(7)));
+    let e = back(&unknown).unwrap_err().to_string();
+    assert!(e.contains("is no hash of row numbers"), "{e}");
+}
+
+#[test]
+fn chunks_that_belong_to_nothing_are_refused() {
+    let whole = bytes(Frame::new(Peer::Server(ServerId(1)), &answer(0, &Arc::new(vec![1.0; 9]))));
+    let chunk = whole.len() - 16 - 36;
+    let claim = |at: usize, word: u32| {
+        let mut bad = whole.clone();
+        bad[chunk + at..][..4].copy_from_slice(&word.to_le_bytes());
+        back(&bad).unwrap_err().to_string()
+    };
+    assert!(claim(4, 7).contains("7 is no lane"));
+    assert!(claim(4, 256).contains("256 is no lane"));
+    for n in [0, 3, 40, u32::MAX] {
+        assert!(claim(8, n).contains("is no length of a chunk"), "{n}");
+    }
+    assert!(claim(12, 1).contains("1 is no place of a chunk"), "nothing is shared");
+    let twice = [&whole[..chunk], &whole[..chunk]].concat();
+    assert!(back(&twice).unwrap_err().to_string().contains("1 is no free lane"));
 }

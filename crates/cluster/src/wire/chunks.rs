@@ -1,0 +1,343 @@
+//! Frames in pieces: what leaves next, and what has come of it.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0..4 | `CHNK` |
+//! | 4..8 | lane |
+//! | 8..12 | bytes of values, a multiple of four |
+//! | 12..16 | where they are: 0 here, 1 in the memory that both sides share |
+//!
+//! A chunk continues the frame that its lane has begun. Large arrays are received into memory that held arrays of the
+//! same length before, once nobody reads those any more: fresh pages cost more than the transfer.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IoSlice, Read, Write};
+use std::sync::Arc;
+
+use super::codec::{Reader, Wire, WireError};
+use super::{Claimed, Frame, HEADER, KeySets, Limits, MAGIC};
+use crate::ids::Peer;
+use crate::message::Message;
+use crate::ring::{Inlet, Outlet};
+use crate::table::Values;
+
+/// Values per chunk: 1 MiB. Small enough for the second-level cache and for others to pass, large enough to hide
+/// what a chunk costs.
+const CHUNK: usize = 1 << 18;
+const CHUNK_HEADER: usize = 16;
+const CHUNK_MAGIC: [u8; 4] = *b"CHNK";
+/// Chunks of fewer values travel with their header.
+const WORTH_SHARING: usize = 1 << 14;
+/// Arrays of fewer values get fresh memory.
+const WORTH_KEEPING: usize = 1 << 14;
+
+/// Where the values of a chunk are.
+const HERE: u32 = 0;
+const SHARED: u32 = 1;
+
+/// Frames that wait to be sent over one connection.
+#[derive(Debug, Default)]
+pub struct Lanes {
+    waiting: BTreeMap<u8, VecDeque<Sending>>, // no lane is empty
+    outlet: Option<Outlet>,
+}
+
+#[derive(Debug)]
+struct Sending {
+    frame: Frame,
+    begun: bool,
+    array: usize, // the next value to be sent is in this array
+    at: usize,    // at this position
+}
+
+impl Lanes {
+    /// For a connection whose sides share memory.
+    pub fn sharing(outlet: Option<Outlet>) -> Self {
+        Self { waiting: BTreeMap::new(), outlet }
+    }
+
+    /// A frame is to be sent.
+    pub fn add(&mut self, frame: Frame) {
+        let lane = self.waiting.entry(frame.lane).or_default();
+        lane.push_back(Sending { frame, begun: false, array: 0, at: 0 });
+    }
+
+    /// Whether everything is sent.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Sends the next piece of the lowest lane: the head of a frame or a chunk, or both.
+    pub fn write(&mut self, to: &mut impl Write) -> io::Result<()> {
+        let Some(mut lane) = self.waiting.first_entry() else { return Ok(()) };
+        let sending = lane.get_mut().front_mut().expect("no lane is empty");
+        if sending.write(to, self.outlet.as_mut())? {
+            lane.get_mut().pop_front();
+        }
+        if lane.get().is_empty() {
+            lane.remove();
+        }
+        Ok(())
+    }
+}
+
+impl Sending {
+    /// Sends the next piece; whether it was the last.
+    fn write(&mut self, to: &mut impl Write, outlet: Option<&mut Outlet>) -> io::Result<bool> {
+        let (slices, array, at) = self.next();
+        let n: usize = slices.iter().map(|s| s.len()).sum();
+        let outlet = outlet.filter(|_| n >= WORTH_SHARING);
+        let mut header = [0; CHUNK_HEADER];
+        header[..4].copy_from_slice(&CHUNK_MAGIC);
+        header[4..8].copy_from_slice(&u32::from(self.frame.lane).to_le_bytes());
+        header[8..12].copy_from_slice(&(4 * n as u32).to_le_bytes());
+        header[12..].copy_from_slice(&if outlet.is_some() { SHARED } else { HERE }.to_le_bytes());
+        let mut parts = Vec::with_capacity(2 + slices.len());
+        if !self.begun {
+            parts.push(IoSlice::new(&self.frame.head));
+        }
+        if n > 0 {
+            parts.push(IoSlice::new(&header));
+        }
+        match outlet {
+            Some(outlet) => outlet.put(&slices)?,
+            None => parts.extend(slices.iter().map(|s| IoSlice::new(bytemuck::cast_slice(s)))),
+        }
+        write_all(to, &mut parts)?;
+        (self.begun, self.array, self.at) = (true, array, at);
+        Ok(self.array == self.frame.arrays.len())
+    }
+
+    /// The values of the next chunk, and the position after them.
+    fn next(&self) -> (Vec<&[f32]>, usize, usize) {
+        let (mut array, mut at, mut left) = (self.array, self.at, CHUNK);
+        let mut slices = Vec::new();
+        while let Some(values) = self.frame.arrays.get(array).map(|a| &a.values()[at..]) {
+            let slice = &values[..left.min(values.len())];
+            left -= slice.len();
+            if !slice.is_empty() {
+                slices.push(slice);
+            }
+            if slice.len() < values.len() {
+                at += slice.len();
+                break;
+            }
+            (array, at) = (array + 1, 0);
+        }
+        (slices, array, at)
+    }
+}
+
+fn write_all(to: &mut impl Write, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+    let mut parts = parts;
+    while !parts.is_empty() {
+        match to.write_vectored(parts) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => IoSlice::advance_slices(&mut parts, n),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// What has come over one connection and is not yet a message.
+#[derive(Debug)]
+pub struct Incoming {
+    limits: Limits,
+    begun: BTreeMap<u8, Begun>,
+    keys: BTreeMap<u8, KeySets>,
+    spare: Spare,
+    inlet: Option<Inlet>,
+    received: u64,
+}
+
+/// A frame of which values are missing.
+#[derive(Debug)]
+struct Begun {
+    text: Vec<u8>,
+    arrays: Vec<Values>, // nobody else has them
+    array: usize,        // the next value goes into this array
+    at: usize,           // at this position
+    left: u64,           // bytes that are missing
+}
+
+impl Incoming {
+    /// Nothing has come.
+    pub fn new(limits: Limits) -> Self {
+        Self::sharing(limits, None)
+    }
+
+    /// For a connection whose sides share memory.
+    pub fn sharing(limits: Limits, inlet: Option<Inlet>) -> Self {
+        let (begun, keys) = Default::default();
+        Self { limits, begun, keys, spare: Spare::default(), inlet, received: 0 }
+    }
+
+    /// Bytes that have come since the last time, by whatever way.
+    pub fn take_received(&mut self) -> u64 {
+        std::mem::take(&mut self.received)
+    }
+
+    /// Reads until a message is whole. `None` is an end between two frames.
+    pub fn read(&mut self, from: &mut impl Read) -> io::Result<Option<(Peer, Message)>> {
+        loop {
+            let mut start = [0; CHUNK_HEADER];
+            if !fill(from, &mut start)? {
+                let whole = self.begun.is_empty();
+                return if whole { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+            }
+            self.received += CHUNK_HEADER as u64;
+            let lane = match start {
+                [b'C', b'H', b'N', b'K', ..] => self.chunk(from, &start)?,
+                _ => self.begin(from, &start)?,
+            };
+            if let Entry::Occupied(begun) = self.begun.entry(lane)
+                && begun.get().left == 0
+            {
+                let begun = begun.remove();
+                return self.finish(lane, begun).map(Some).map_err(io::Error::other);
+            }
+        }
+    }
+
+    /// A frame begins.
+    fn begin(&mut self, from: &mut impl Read, start: &[u8; CHUNK_HEADER]) -> io::Result<u8> {
+        let mut header = [0; HEADER];
+        header[..CHUNK_HEADER].copy_from_slice(start);
+        if header[..4] != MAGIC {
+            let got = u32::from_le_bytes(header[..4].try_into().expect("four bytes")).into();
+            return Err(io::Error::other(WireError::Unknown { what: "header", got }));
+        }
+        from.read_exact(&mut header[CHUNK_HEADER..])?;
+        let claimed = Claimed::new(&header, &self.limits).map_err(io::Error::other)?;
+        let mut rest = vec![0; 8 * claimed.arrays + claimed.text];
+        from.read_exact(&mut rest)?;
+        self.received += (HEADER - CHUNK_HEADER + rest.len()) as u64;
+        let lens = claimed.check(&header, &rest).map_err(io::Error::other)?;
+        let (lane, most) = (claimed.lane, self.limits.data);
+        let got = self.begun.values().fold(claimed.data, |sum, b| sum.saturating_add(b.left));
+        if got > most {
+            return Err(io::Error::other(WireError::Large { what: "data of all lanes", got, most }));
+        }
+        let Entry::Vacant(place) = self.begun.entry(lane) else {
+            return Err(io::Error::other(WireError::Unknown { what: "free lane", got: lane.into() }));
+        };
+        let arrays = lens.into_iter().map(|len| self.spare.take(len)).collect();
+        let text = rest.split_off(8 * claimed.arrays);
+        place.insert(Begun { text, arrays, array: 0, at: 0, left: claimed.data });
+        Ok(lane)
+    }
+
+    /// A frame goes on.
+    fn chunk(&mut self, from: &mut impl Read, header: &[u8; CHUNK_HEADER]) -> io::Result<u8> {
+        let u32_at = |i: usize| u32::from_le_bytes(header[i..i + 4].try_into().expect("four bytes"));
+        let unknown = |what, got: u32| io::Error::other(WireError::Unknown { what, got: got.into() });
+        let [lane, n, place] = [u32_at(4), u32_at(8), u32_at(12)];
+        let begun = u8::try_from(lane).ok().and_then(|l| Some((l, self.begun.get_mut(&l)?)));
+        let Some((lane, begun)) = begun else { return Err(unknown("lane", lane)) };
+        if n == 0 || !n.is_multiple_of(4) || u64::from(n) > begun.left {
+            return Err(unknown("length of a chunk", n));
+        }
+        self.received += u64::from(n);
+        match (place, &mut self.inlet) {
+            (HERE, _) => begun.fill(n as usize / 4, |to| from.read_exact(bytemuck::cast_slice_mut(to)))?,
+            (SHARED, Some(inlet)) => begun.fill(n as usize / 4, |to| inlet.take(to))?,
+            _ => return Err(unknown("place of a chunk", place)),
+        }
+        Ok(lane)
+    }
+
+    fn finish(&mut self, lane: u8, begun: Begun) -> Result<(Peer, Message), WireError> {
+        let keys = self.keys.entry(lane).or_default();
+        let arrays = begun.arrays.clone().into();
+        let mut r = Reader { text: &begun.text, arrays, keys: std::mem::take(keys) };
+        let (from, message) = (Peer::get(&mut r)?, Message::get(&mut r)?);
+        r.end()?;
+        *keys = r.keys;
+        // What a newcomer is sent stays with it: there is nothing to use again.
+        if !matches!(message, Message::Install { .. }) {
+            self.spare.keep(begun.arrays);
+        }
+        Ok((from, message))
+    }
+}
+
+impl Begun {
+    /// Takes in the next `n` values, no more than are missing.
+    fn fill(&mut self, n: usize, mut take: impl FnMut(&mut [f32]) -> io::Result<()>) -> io::Result<()> {
+        let mut missing = n;
+        while missing > 0 {
+            let array = Arc::get_mut(&mut self.arrays[self.array]).expect("nobody else has it");
+            let end = array.len().min(self.at + missing);
+            take(&mut array[self.at..end])?;
+            missing -= end - self.at;
+            (self.array, self.at) = if end == array.len() { (self.array + 1, 0) } else { (self.array, end) };
+        }
+        self.left -= 4 * n as u64;
+        Ok(())
+    }
+}
+
+/// Reads all of it, or finds that nothing more comes.
+fn fill(from: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
+    let mut got = 0;
+    while got < into.len() {
+        match from.read(&mut into[got..]) {
+            Ok(0) if got == 0 => return Ok(false),
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => got += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
+}
+
+/// Arrays that came over a connection, to be used again when nobody else has them any more: at most twice as many
+/// bytes as the largest message had.
+#[derive(Debug, Default)]
+struct Spare {
+    arrays: VecDeque<Values>,
+    n: usize,    // values in all of them
+    most: usize, // values in twice the largest message
+}
+
+impl Spare {
+    fn take(&mut self, len: usize) -> Values {
+        let free = |a: &mut Values| a.len() == len && Arc::get_mut(a).is_some();
+        match self.arrays.iter_mut().position(free) {
+            Some(i) => {
+                self.n -= len;
+                self.arrays.remove(i).expect("just found")
+            }
+            None => Arc::new(vec![0.0; len]),
+        }
+    }
+
+    fn keep(&mut self, arrays: Vec<Values>) {
+        let large: Vec<Values> = arrays.into_iter().filter(|a| a.len() >= WORTH_KEEPING).collect();
+        let n: usize = large.iter().map(|a| a.len()).sum();
+        self.n += n;
+        self.most = self.most.max(2 * n);
+        self.arrays.extend(large);
+        while self.n > self.most {
+            self.n -= self.arrays.pop_front().map_or(0, |a| a.len());
+        }
+    }
+}
+
+/// How many bytes the frame head or chunk at the beginning has; none when it is neither.
+pub(super) fn extent(bytes: &[u8]) -> usize {
+    let u32_at =
+        |i: usize| bytes.get(i..i + 4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")));
+    match (bytes.get(..4), u32_at(8), u32_at(12)) {
+        (Some(magic), Some(n), Some(HERE)) if magic == CHUNK_MAGIC => CHUNK_HEADER.saturating_add(n as usize),
+        (Some(magic), Some(_), Some(_)) if magic == CHUNK_MAGIC => CHUNK_HEADER,
+        (Some(magic), Some(arrays), Some(text)) if magic == MAGIC => {
+            HEADER.saturating_add(8 * arrays as usize).saturating_add(text as usize)
+        }
+        _ => 0,
+    }
+}
