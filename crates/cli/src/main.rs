@@ -123,9 +123,10 @@ enum Command {
     Launch(launch::Args),
     /// Show what every process of a cluster does and waits for.
     Status {
-        /// Where its coordinator listens: `thalweg launch` prints it.
+        /// Where its coordinator listens: `thalweg launch` prints it. May be left out where THALWEG_ETCD and
+        /// THALWEG_CLUSTER say where to ask.
         #[arg(env = "THALWEG_COORDINATOR")]
-        coordinator: String,
+        coordinator: Option<String>,
         /// Ask again every second.
         #[arg(long)]
         watch: bool,
@@ -152,7 +153,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Launch(args) => launch::run(&args),
-        Command::Status { coordinator, watch } => launch::status(&coordinator, watch),
+        Command::Status { coordinator, watch } => launch::status(coordinator.as_deref(), watch),
         Command::Coordinate => launch::coordinate(),
     };
     match outcome {

@@ -63,6 +63,17 @@ pub enum ClusterError {
         /// What is wrong with it.
         problem: String,
     },
+    /// etcd does not answer, or refuses.
+    #[error("etcd at {endpoint}: {problem}")]
+    Etcd {
+        /// Its address.
+        endpoint: String,
+        /// What happened.
+        problem: String,
+    },
+    /// Another process has become the coordinator.
+    #[error("another process has become the coordinator")]
+    Deposed,
     /// The signal to end came; the work so far is safe on the servers.
     #[error("asked to end at clock {clock}")]
     Interrupted {

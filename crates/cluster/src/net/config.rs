@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | `THALWEG_ROLE` | `worker`, `server` or `coordinator` | alone: all three |
 //! | `THALWEG_COORDINATOR` | where the coordinator listens, `host:port` | |
+//! | `THALWEG_ETCD` | instead: where etcd listens, `http://host:port`, several with commas | |
+//! | `THALWEG_CLUSTER` | the name by which the processes of a cluster find each other in etcd | `default` |
 //! | `THALWEG_NAME` | the same for all lives of a process | role and process number |
 //! | `THALWEG_SECRET` | what all processes of the cluster know | none, on loopback only |
 //! | `THALWEG_BIND` | where to listen | `127.0.0.1` |
@@ -25,9 +27,11 @@
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::handshake::Secret;
+use super::membership::{Embedded, Membership};
 use crate::coordinator::Size;
 use crate::error::ClusterError;
 use crate::sync::Sync;
@@ -46,6 +50,35 @@ pub enum Part {
     Coordinator,
 }
 
+/// Where a coordinator is elected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Etcd {
+    /// Addresses of etcd.
+    pub endpoints: Vec<String>,
+    /// The cluster's name.
+    pub cluster: String,
+}
+
+impl Etcd {
+    /// From the variables, or `None` when there is nothing about etcd.
+    pub fn from(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ClusterError> {
+        let Some(text) = get("THALWEG_ETCD") else { return Ok(None) };
+        if cfg!(not(feature = "etcd")) {
+            return Err(bad("THALWEG_ETCD", &text, "unset, or the program built with the feature `etcd`"));
+        }
+        let endpoints: Vec<String> = text.split(',').map(|e| e.trim_end_matches('/').to_owned()).collect();
+        if endpoints.iter().any(|e| e.strip_prefix("http://").is_none_or(str::is_empty)) {
+            return Err(bad("THALWEG_ETCD", &text, "http://host:port, several with commas between them"));
+        }
+        let cluster = get("THALWEG_CLUSTER").unwrap_or_else(|| "default".into());
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if cluster.is_empty() || !cluster.chars().all(plain) {
+            return Err(bad("THALWEG_CLUSTER", &cluster, "a name of letters, digits, '-', '_' and '.'"));
+        }
+        Ok(Some(Self { endpoints, cluster }))
+    }
+}
+
 /// Everything a process is told.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -53,6 +86,8 @@ pub struct Config {
     pub part: Part,
     /// Where the coordinator listens.
     pub coordinator: String,
+    /// Where the coordinator is elected, if it is.
+    pub etcd: Option<Etcd>,
     /// The same for all lives of this process.
     pub name: String,
     /// The cluster's secret.
@@ -92,10 +127,19 @@ impl Config {
             Some("coordinator") => Part::Coordinator,
             Some(got) => return Err(bad("THALWEG_ROLE", got, "worker, server or coordinator")),
         };
+        let etcd = if part == Part::Alone { None } else { Etcd::from(&get)? };
+        let bind = get("THALWEG_BIND").unwrap_or_else(|| "127.0.0.1".into());
         let coordinator = match (part, get("THALWEG_COORDINATOR")) {
             (Part::Alone, _) => "127.0.0.1:0".to_owned(),
+            (_, None) if etcd.is_some() => format!("{bind}:0"),
             (_, Some(address)) => address,
-            (_, None) => return Err(bad("THALWEG_COORDINATOR", "", "the coordinator's host:port")),
+            (_, None) => {
+                return Err(bad(
+                    "THALWEG_COORDINATOR",
+                    "",
+                    "the coordinator's host:port, or THALWEG_ETCD said",
+                ));
+            }
         };
         let n_workers = number(&get, "THALWEG_WORKERS", numbered.as_ref().map_or(1, |n| n.n_workers))?;
         let n_servers = number(&get, "THALWEG_SERVERS", 1)?;
@@ -118,9 +162,10 @@ impl Config {
         let config = Self {
             part,
             coordinator,
+            etcd,
             name: get("THALWEG_NAME").unwrap_or_else(|| format!("{role}-{index}")),
             secret: get("THALWEG_SECRET").map(Secret::new).unwrap_or_default(),
-            bind: get("THALWEG_BIND").unwrap_or_else(|| "127.0.0.1".into()),
+            bind,
             size,
             sync: get("THALWEG_SYNC").map_or(Ok(Sync::Bsp), |s| s.parse())?,
             state: get("THALWEG_STATE").map(PathBuf::from),
@@ -130,6 +175,15 @@ impl Config {
             parent: get("THALWEG_PARENT").map(|p| parse("THALWEG_PARENT", &p)).transpose()?,
         };
         Ok(config)
+    }
+
+    /// How the processes agree on a coordinator.
+    pub fn membership(&self) -> Arc<dyn Membership> {
+        #[cfg(feature = "etcd")]
+        if let Some(Etcd { endpoints, cluster }) = &self.etcd {
+            return Arc::new(super::etcd::Etcd::new(endpoints.clone(), cluster));
+        }
+        Arc::new(Embedded::new(self.coordinator.clone(), self.state.clone()))
     }
 
     /// Listens at an address, if that is safe: beyond this host only with a secret.
@@ -159,9 +213,10 @@ impl Numbered {
         ["SLURM_PROCID", "SLURM_NTASKS"],
     ];
 
-    /// `None` without a coordinator's address: a program in such a job that knows of no cluster is alone.
+    /// `None` without a way to the coordinator: a program in such a job that knows of no cluster is alone.
     fn find(get: &impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ClusterError> {
-        if get("THALWEG_ROLE").is_some() || get("THALWEG_COORDINATOR").is_none() {
+        let way = get("THALWEG_COORDINATOR").or_else(|| get("THALWEG_ETCD"));
+        if get("THALWEG_ROLE").is_some() || way.is_none() {
             return Ok(None);
         }
         let named =
@@ -235,6 +290,7 @@ mod tests {
         for (variables, part) in [
             (vec![("THALWEG_ROLE", "boss")], "THALWEG_ROLE is \"boss\""),
             (vec![worker], "THALWEG_COORDINATOR"),
+            (vec![worker, ("THALWEG_ETCD", "somewhere")], "THALWEG_ETCD is \"somewhere\""),
             (vec![("THALWEG_SLOTS", "0")], "THALWEG_SLOTS is \"0\""),
             (vec![("THALWEG_SLOTS", "many")], "\"many\""),
             (vec![("THALWEG_SYNC", "bps")], "\"bps\""),

@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::handshake::{self, Secret};
+use super::membership::Membership;
 use crate::ids::{Peer, ServerId};
 use crate::message::{Message, Outgoing, Time};
 use crate::wire::{self, Frame, Limits};
@@ -58,7 +59,7 @@ struct Shared<M> {
     machine: Mutex<M>,
     changed: Condvar,
     links: Mutex<Links>,
-    coordinator: String,
+    membership: Arc<dyn Membership>,
     secret: Secret,
     start: Instant,
     closed: AtomicBool,
@@ -77,18 +78,19 @@ struct Links {
 #[derive(Clone)]
 struct Link {
     id: u64,
+    address: String, // where we connected to; empty when the peer connected to us
     queue: Sender<Frame>,
     stream: Option<Arc<TcpStream>>, // for shutting it down; none while it connects
 }
 
 impl<M: Machine> Node<M> {
-    /// Runs a machine that finds its coordinator at this address.
-    pub fn new(machine: M, coordinator: String, secret: Secret) -> Self {
+    /// Runs a machine that finds its coordinator so.
+    pub fn new(machine: M, membership: Arc<dyn Membership>, secret: Secret) -> Self {
         let node = Self(Arc::new(Shared {
             machine: Mutex::new(machine),
             changed: Condvar::new(),
             links: Mutex::default(),
-            coordinator,
+            membership,
             secret,
             start: Instant::now(),
             closed: AtomicBool::new(false),
@@ -157,7 +159,7 @@ impl<M: Machine> Node<M> {
 
     /// Why the coordinator was last not reached.
     pub fn problem(&self) -> Option<String> {
-        self.links().problem.clone()
+        self.links().problem.clone().or_else(|| self.0.membership.problem())
     }
 
     /// Bytes received and sent.
@@ -188,6 +190,7 @@ impl<M: Machine> Node<M> {
     fn keep_time(&self) {
         while !self.is_closed() {
             std::thread::sleep(TICK);
+            self.follow();
             let due: Vec<Peer> = {
                 let mut links = self.links();
                 let now = Instant::now();
@@ -204,6 +207,18 @@ impl<M: Machine> Node<M> {
                 due.into_iter().for_each(|peer| out.extend(machine.reconnected(peer, now)));
                 (out, ())
             });
+        }
+    }
+
+    /// Lets go of a coordinator when another one is known. One that was stopped does not end the connection itself.
+    fn follow(&self) {
+        let mut links = self.links();
+        let Some(link) = links.by_peer.get(&Peer::Coordinator) else { return };
+        if self.0.membership.coordinator().is_some_and(|now| now != link.address) {
+            let stream = link.stream.clone();
+            links.by_peer.remove(&Peer::Coordinator);
+            links.broken.push((Peer::Coordinator, Instant::now()));
+            stream.map(|s| s.shutdown(Shutdown::Both));
         }
     }
 
@@ -232,7 +247,7 @@ impl<M: Machine> Node<M> {
     /// Where to connect to; workers connect to us, not we to them.
     fn find(&self, machine: &M, to: Peer) -> Option<String> {
         match to {
-            Peer::Coordinator => Some(self.0.coordinator.clone()),
+            Peer::Coordinator => self.0.membership.coordinator(),
             Peer::Server(id) => machine.address(id),
             Peer::Worker(_) | Peer::Newcomer(_) => None,
         }
@@ -241,7 +256,7 @@ impl<M: Machine> Node<M> {
     fn connect(&self, to: Peer, address: String) -> Link {
         let (queue, frames) = channel();
         let id = self.0.next_link.fetch_add(1, Ordering::Relaxed);
-        let node = self.clone();
+        let (node, place) = (self.clone(), address.clone());
         std::thread::spawn(move || {
             let connected = reach(&address).and_then(|mut stream| {
                 handshake::connect(&mut stream, &node.0.secret)?;
@@ -256,7 +271,7 @@ impl<M: Machine> Node<M> {
                 Err(_) => node.broken(id),
             }
         });
-        Link { id, queue, stream: None }
+        Link { id, address: place, queue, stream: None }
     }
 
     /// Reads from a connection until it ends. Who connected has a queue already.
@@ -291,7 +306,8 @@ impl<M: Machine> Node<M> {
                 break;
             }
             if let Some(queue) = queue.as_ref().filter(|_| known != Some(from)) {
-                let link = Link { id, queue: queue.clone(), stream: Some(writing.clone()) };
+                let stream = Some(writing.clone());
+                let link = Link { id, address: String::new(), queue: queue.clone(), stream };
                 self.links().by_peer.insert(from, link);
                 known = Some(from);
             }
