@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+#[cfg(feature = "tls")]
+use thalweg_cluster::net::config;
 use thalweg_cluster::net::config::{Config, Etcd};
 use thalweg_cluster::net::handshake::Secret;
 use thalweg_cluster::net::process;
@@ -51,9 +53,27 @@ pub struct Args {
     /// Serve metrics for Prometheus at this address of this host, such as 127.0.0.1:9090.
     #[arg(long)]
     metrics: Option<String>,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    tls: Tls,
     /// The program and its arguments.
     #[arg(last = true, required = true)]
     command: Vec<String>,
+}
+
+/// What the processes show each other, as PEM files; `thalweg certificates` makes such.
+#[cfg(feature = "tls")]
+#[derive(clap::Args)]
+struct Tls {
+    /// The certificate that every process shows.
+    #[arg(long, env = "THALWEG_TLS_CERT", requires = "tls_key", requires = "tls_ca")]
+    tls_cert: Option<std::path::PathBuf>,
+    /// Its key.
+    #[arg(long, env = "THALWEG_TLS_KEY")]
+    tls_key: Option<std::path::PathBuf>,
+    /// The authority that must have signed the others'.
+    #[arg(long, env = "THALWEG_TLS_CA")]
+    tls_ca: Option<std::path::PathBuf>,
 }
 
 /// One process of the cluster.
@@ -166,6 +186,17 @@ enum Meeting {
 }
 
 impl Args {
+    #[cfg(feature = "tls")]
+    fn certificates(&self) -> impl Iterator<Item = (&'static str, &std::path::PathBuf)> {
+        let files = [&self.tls.tls_cert, &self.tls.tls_key, &self.tls.tls_ca];
+        config::TLS.into_iter().zip(files).filter_map(|(name, file)| Some((name, file.as_ref()?)))
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn certificates(&self) -> std::iter::Empty<(&'static str, &'static str)> {
+        std::iter::empty()
+    }
+
     #[cfg(feature = "etcd")]
     fn n_coordinators(&self) -> u32 {
         self.coordinators
@@ -279,6 +310,7 @@ impl Launch<'_> {
             .env("THALWEG_REPLICAS", replicas.to_string())
             .env("THALWEG_STATE", self.folder.0.join("view"))
             .env("THALWEG_PARENT", std::process::id().to_string())
+            .envs(args.certificates())
             .envs(args.metrics.as_ref().map(|address| ("THALWEG_METRICS", address)))
             .stdin(Stdio::null());
         let child =

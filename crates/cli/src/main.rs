@@ -1,6 +1,8 @@
 //! The `thalweg` command: a thin layer over the library.
 
 mod bench;
+#[cfg(feature = "tls")]
+mod certificates;
 mod dashboard;
 mod info;
 mod inspect;
@@ -131,6 +133,9 @@ enum Command {
         #[arg(long)]
         watch: bool,
     },
+    /// Make certificates for the hosts of a cluster, and the authority that they believe.
+    #[cfg(feature = "tls")]
+    Certificates(certificates::Args),
     /// Keep the membership of a cluster; everything is said by environment variables.
     Coordinate,
 }
@@ -154,6 +159,8 @@ fn main() -> ExitCode {
         }
         Command::Launch(args) => launch::run(&args),
         Command::Status { coordinator, watch } => launch::status(coordinator.as_deref(), watch),
+        #[cfg(feature = "tls")]
+        Command::Certificates(args) => certificates::run(&args),
         Command::Coordinate => launch::coordinate(),
     };
     match outcome {

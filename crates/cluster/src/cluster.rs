@@ -211,7 +211,7 @@ impl Cluster {
         }
         let layout = Layout::of(tables, self.config.size.n_shards);
         let worker = WorkerProcess::new(&self.config, layout.parts(tables));
-        let node = Node::new(worker, self.config.membership(), self.config.secret.clone());
+        let node = Node::new(worker, self.config.membership(), self.config.security.clone());
         let n_slots = self.config.size.n_slots;
         let mut work = Work {
             node: node.clone(),

@@ -13,7 +13,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The features that this test was built with, for the programs that it runs.
 fn features() -> String {
-    let features = [("etcd", cfg!(feature = "etcd"))];
+    let features = [("etcd", cfg!(feature = "etcd")), ("tls", cfg!(feature = "tls"))];
     let on = features.iter().filter(|(_, on)| *on).map(|(name, _)| format!("thalweg-cli/{name}"));
     on.collect::<Vec<_>>().join(",")
 }

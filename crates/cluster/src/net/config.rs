@@ -8,6 +8,7 @@
 //! | `THALWEG_CLUSTER` | the name by which the processes of a cluster find each other in etcd | `default` |
 //! | `THALWEG_NAME` | the same for all lives of a process | role and process number |
 //! | `THALWEG_SECRET` | what all processes of the cluster know | none, on loopback only |
+//! | `THALWEG_TLS_CERT`, `THALWEG_TLS_KEY`, `THALWEG_TLS_CA` | PEM files: what this process shows, and who signed it | none |
 //! | `THALWEG_BIND` | where to listen | `127.0.0.1` |
 //! | `THALWEG_WORKERS`, `THALWEG_SERVERS` | how many are announced | 1 |
 //! | `THALWEG_SLOTS` | parts of a batch | the number of workers |
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 use super::handshake::Secret;
 use super::membership::{Embedded, Membership};
+use super::stream::Security;
 use crate::coordinator::Size;
 use crate::error::ClusterError;
 use crate::sync::Sync;
@@ -90,8 +92,8 @@ pub struct Config {
     pub etcd: Option<Etcd>,
     /// The same for all lives of this process.
     pub name: String,
-    /// The cluster's secret.
-    pub secret: Secret,
+    /// How peers prove that they belong to the cluster.
+    pub security: Security,
     /// Where to listen.
     pub bind: String,
     /// What the run is made of.
@@ -164,7 +166,7 @@ impl Config {
             coordinator,
             etcd,
             name: get("THALWEG_NAME").unwrap_or_else(|| format!("{role}-{index}")),
-            secret: get("THALWEG_SECRET").map(Secret::new).unwrap_or_default(),
+            security: security(&get)?,
             bind,
             size,
             sync: get("THALWEG_SYNC").map_or(Ok(Sync::Bsp), |s| s.parse())?,
@@ -186,16 +188,39 @@ impl Config {
         Arc::new(Embedded::new(self.coordinator.clone(), self.state.clone()))
     }
 
-    /// Listens at an address, if that is safe: beyond this host only with a secret.
+    /// Listens at an address, if that is safe: beyond this host only with a secret or certificates.
     pub fn listen(&self, address: &str) -> Result<TcpListener, ClusterError> {
         let failed = |source| ClusterError::Listen { address: address.to_owned(), source };
         let resolved: Vec<_> = address.to_socket_addrs().map_err(failed)?.collect();
         let outside = resolved.iter().map(|a| a.ip()).any(|ip: IpAddr| !ip.is_loopback());
-        if outside && self.secret.is_empty() {
+        if outside && self.security.is_open() {
             return Err(ClusterError::Open { address: address.to_owned() });
         }
         TcpListener::bind(&resolved[..]).map_err(failed)
     }
+}
+
+/// The three files of TLS, in the order of certificate, key and authority.
+pub const TLS: [&str; 3] = ["THALWEG_TLS_CERT", "THALWEG_TLS_KEY", "THALWEG_TLS_CA"];
+
+fn security(get: &impl Fn(&str) -> Option<String>) -> Result<Security, ClusterError> {
+    let secret = get("THALWEG_SECRET").map(Secret::new).unwrap_or_default();
+    let files = TLS.map(|name| get(name).filter(|path| !path.is_empty()));
+    let Some(some) = files.iter().flatten().next() else {
+        return Ok(Security::by(secret));
+    };
+    if cfg!(not(feature = "tls")) {
+        return Err(bad(&TLS.join(", "), some, "unset, or the program built with the feature `tls`"));
+    }
+    if let Some(missing) = TLS.iter().zip(&files).find(|(_, file)| file.is_none()) {
+        return Err(bad(missing.0, "", "a file: certificate, key and authority belong together"));
+    }
+    #[cfg(feature = "tls")]
+    if let [Some(certificate), Some(key), Some(authority)] = files.map(|file| file.map(PathBuf::from)) {
+        let tls = super::tls::Tls::from_files(&certificate, &key, &authority)?;
+        return Ok(Security { secret, tls: Some(Arc::new(tls)) });
+    }
+    Ok(Security::by(secret))
 }
 
 /// The place of a process among those that a launcher has numbered.
@@ -291,6 +316,7 @@ mod tests {
             (vec![("THALWEG_ROLE", "boss")], "THALWEG_ROLE is \"boss\""),
             (vec![worker], "THALWEG_COORDINATOR"),
             (vec![worker, ("THALWEG_ETCD", "somewhere")], "THALWEG_ETCD is \"somewhere\""),
+            (vec![("THALWEG_TLS_CERT", "x.pem")], "THALWEG_TLS_"),
             (vec![("THALWEG_SLOTS", "0")], "THALWEG_SLOTS is \"0\""),
             (vec![("THALWEG_SLOTS", "many")], "\"many\""),
             (vec![("THALWEG_SYNC", "bps")], "\"bps\""),
@@ -301,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_this_host_a_secret_is_needed() {
+    fn beyond_this_host_a_secret_is_needed_or_tls() {
         let open = config(&[]).unwrap();
         assert!(matches!(open.listen("0.0.0.0:0"), Err(ClusterError::Open { .. })));
         assert!(open.listen("127.0.0.1:0").is_ok());

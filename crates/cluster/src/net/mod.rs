@@ -8,3 +8,6 @@ pub mod membership;
 mod metrics;
 pub mod node;
 pub mod process;
+pub mod stream;
+#[cfg(feature = "tls")]
+pub mod tls;

@@ -8,14 +8,14 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::{self, BufReader};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::handshake::{self, Secret};
 use super::membership::Membership;
+use super::stream::{Security, Stream};
 use crate::ids::{Peer, ServerId};
 use crate::message::{Message, Outgoing, Time};
 use crate::wire::{self, Frame, Limits};
@@ -60,7 +60,7 @@ struct Shared<M> {
     changed: Condvar,
     links: Mutex<Links>,
     membership: Arc<dyn Membership>,
-    secret: Secret,
+    security: Security,
     start: Instant,
     closed: AtomicBool,
     next_link: AtomicU64,
@@ -80,18 +80,18 @@ struct Link {
     id: u64,
     address: String, // where we connected to; empty when the peer connected to us
     queue: Sender<Frame>,
-    stream: Option<Arc<TcpStream>>, // for shutting it down; none while it connects
+    stream: Option<Stream>, // for shutting it down; none while it connects
 }
 
 impl<M: Machine> Node<M> {
     /// Runs a machine that finds its coordinator so.
-    pub fn new(machine: M, membership: Arc<dyn Membership>, secret: Secret) -> Self {
+    pub fn new(machine: M, membership: Arc<dyn Membership>, security: Security) -> Self {
         let node = Self(Arc::new(Shared {
             machine: Mutex::new(machine),
             changed: Condvar::new(),
             links: Mutex::default(),
             membership,
-            secret,
+            security,
             start: Instant::now(),
             closed: AtomicBool::new(false),
             next_link: AtomicU64::new(1),
@@ -111,11 +111,11 @@ impl<M: Machine> Node<M> {
                 if node.is_closed() {
                     return;
                 }
-                let Ok(mut stream) = stream else { continue };
+                let Ok(socket) = stream else { continue };
                 let node = node.clone();
                 std::thread::spawn(move || {
-                    // Whoever cannot prove the secret loses this connection, and nothing else happens.
-                    if handshake::accept(&mut stream, &node.0.secret).is_ok() {
+                    // Whoever cannot prove to belong here loses this connection, and nothing else happens.
+                    if let Ok(stream) = Stream::accept(socket, &node.0.security) {
                         node.run(stream, None);
                     }
                 });
@@ -171,9 +171,7 @@ impl<M: Machine> Node<M> {
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::SeqCst);
         for (_, link) in std::mem::take(&mut self.links().by_peer) {
-            if let Some(stream) = link.stream {
-                let _ = stream.shutdown(Shutdown::Both);
-            }
+            link.stream.iter().for_each(Stream::shutdown);
         }
         self.0.changed.notify_all();
     }
@@ -218,7 +216,7 @@ impl<M: Machine> Node<M> {
             let stream = link.stream.clone();
             links.by_peer.remove(&Peer::Coordinator);
             links.broken.push((Peer::Coordinator, Instant::now()));
-            stream.map(|s| s.shutdown(Shutdown::Both));
+            stream.iter().for_each(Stream::shutdown);
         }
     }
 
@@ -258,10 +256,8 @@ impl<M: Machine> Node<M> {
         let id = self.0.next_link.fetch_add(1, Ordering::Relaxed);
         let (node, place) = (self.clone(), address.clone());
         std::thread::spawn(move || {
-            let connected = reach(&address).and_then(|mut stream| {
-                handshake::connect(&mut stream, &node.0.secret)?;
-                Ok(stream)
-            });
+            let connected =
+                reach(&address).and_then(|socket| Stream::connect(socket, &address, &node.0.security));
             let problem = connected.as_ref().err().map(|e| format!("{address}: {e}"));
             if to == Peer::Coordinator {
                 node.links().problem = problem;
@@ -275,9 +271,8 @@ impl<M: Machine> Node<M> {
     }
 
     /// Reads from a connection until it ends. Who connected has a queue already.
-    fn run(&self, stream: TcpStream, connected: Option<(Peer, u64, Receiver<Frame>)>) {
-        let _ = stream.set_nodelay(true);
-        let Ok(writing) = stream.try_clone().map(Arc::new) else { return };
+    fn run(&self, stream: Stream, connected: Option<(Peer, u64, Receiver<Frame>)>) {
+        let writing = stream.clone();
         let (mut known, id, frames, queue) = match connected {
             Some((peer, id, frames)) => {
                 if let Some(link) = self.links().by_peer.get_mut(&peer).filter(|l| l.id == id) {
@@ -290,14 +285,14 @@ impl<M: Machine> Node<M> {
                 (None, self.0.next_link.fetch_add(1, Ordering::Relaxed), frames, Some(queue))
             }
         };
-        let writer = writing.clone();
+        let mut writer = writing.clone();
         std::thread::spawn(move || {
             for frame in frames {
-                if frame.write(&mut &*writer).is_err() {
+                if frame.write(&mut writer).is_err() {
                     break;
                 }
             }
-            let _ = writer.shutdown(Shutdown::Both);
+            writer.shutdown();
         });
         let mut reader = Counted { inner: BufReader::with_capacity(1 << 16, stream), n: &self.0.received };
         // A malformed frame ends this connection and nothing else.
@@ -314,7 +309,7 @@ impl<M: Machine> Node<M> {
             self.step(|machine, now| (machine.handle(from, message, now), ()));
         }
         self.broken(id);
-        let _ = writing.shutdown(Shutdown::Both);
+        writing.shutdown();
     }
 
     /// A link has ended: forget it, and tell the machine in a moment.

@@ -421,7 +421,7 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
             println!("coordinator {address} ({})", config.name);
         }
         let node =
-            Node::new(CoordinatorProcess::new(config, memory)?, membership.clone(), config.secret.clone());
+            Node::new(CoordinatorProcess::new(config, memory)?, membership.clone(), config.security.clone());
         node.listen(listener);
         if let Some(address) = &config.metrics {
             let served = super::metrics::serve(node.clone(), address);
@@ -475,7 +475,7 @@ pub fn start_coordinator(config: &mut Config) -> Result<Node<CoordinatorProcess>
     config.coordinator = address.clone();
     let membership = config.membership();
     let memory = membership.campaign(&address, &AtomicBool::new(false))?.expect("nobody ends it");
-    let node = Node::new(CoordinatorProcess::new(config, memory)?, membership, config.secret.clone());
+    let node = Node::new(CoordinatorProcess::new(config, memory)?, membership, config.security.clone());
     node.listen(listener);
     Ok(node)
 }
@@ -524,7 +524,7 @@ pub fn start_server(
 ) -> Result<Node<ServerProcess>, ClusterError> {
     let (listener, address) = bind(config, &format!("{}:0", config.bind))?;
     let server = ServerProcess::new(config, registry, storage, address);
-    let node = Node::new(server, config.membership(), config.secret.clone());
+    let node = Node::new(server, config.membership(), config.security.clone());
     node.listen(listener);
     Ok(node)
 }
@@ -584,7 +584,7 @@ pub fn ask_status(config: &Config) -> Result<Vec<String>, ClusterError> {
         }
     }
     let asks = Asks { nonce: u64::from_le_bytes(random()), answer: None, next: Time::ZERO };
-    let node = Node::new(asks, config.membership(), config.secret.clone());
+    let node = Node::new(asks, config.membership(), config.security.clone());
     let lines = node.wait(Duration::from_secs(2), |asks| asks.answer.take());
     let problem = node.problem().unwrap_or_else(|| format!("{} does not answer", config.coordinator));
     node.close();
