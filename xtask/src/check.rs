@@ -77,7 +77,8 @@ fn succeed(command: &mut Command) -> Result<()> {
 
 /// What of the cluster needs more than pure Rust: tests of whole runs, with every such feature at once.
 fn cluster_features() -> Result<()> {
-    let (features, tests) = ("thalweg-cli/etcd,thalweg-cli/tls", ["etcd", "tls"]);
+    let (features, tests) =
+        ("thalweg-cli/etcd,thalweg-cli/object-store,thalweg-cli/tls", ["etcd", "objects", "tls"]);
     let mut args = vec!["test", "--workspace", "--quiet", "--features", features];
     tests.iter().for_each(|test| args.extend(["--test", test]));
     cargo(&args)

@@ -1,9 +1,12 @@
 //! What programs use: a cluster, tables, and a loop of pull, compute and push.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use thalweg_train::Place;
 
 use crate::codec::{Codec, Encoder};
 use crate::error::ClusterError;
@@ -155,6 +158,25 @@ impl Cluster {
     pub fn with_sync(mut self, sync: Sync) -> Self {
         self.config.sync = sync;
         self
+    }
+
+    /// Where the checkpoints of a run in this folder lie: in it, unless the environment says otherwise.
+    pub(crate) fn checkpoints_of(&self, folder: &Path) -> Result<Place, ClusterError> {
+        match &self.config.checkpoints {
+            None => Ok(folder.join("checkpoints").into()),
+            #[cfg(feature = "object-store")]
+            Some(url) => crate::objects::place(url),
+            #[cfg(not(feature = "object-store"))]
+            Some(url) => Err(ClusterError::Place {
+                url: url.clone(),
+                problem: "unset THALWEG_CHECKPOINTS, or build with the feature `object-store`".into(),
+            }),
+        }
+    }
+
+    /// Whether they lie elsewhere than in the folder of the run.
+    pub(crate) fn checkpoints_elsewhere(&self) -> bool {
+        self.config.checkpoints.is_some()
     }
 
     /// Into how many parts the parameters are divided.

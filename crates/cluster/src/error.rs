@@ -83,6 +83,14 @@ pub enum ClusterError {
     /// Another process has become the coordinator.
     #[error("another process has become the coordinator")]
     Deposed,
+    /// A place for checkpoints that is none.
+    #[error("{url:?} is no place for checkpoints: {problem}")]
+    Place {
+        /// The place as given.
+        url: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The signal to end came; the work so far is safe on the servers.
     #[error("asked to end at clock {clock}")]
     Interrupted {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -13,7 +14,11 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The features that this test was built with, for the programs that it runs.
 fn features() -> String {
-    let features = [("etcd", cfg!(feature = "etcd")), ("tls", cfg!(feature = "tls"))];
+    let features = [
+        ("etcd", cfg!(feature = "etcd")),
+        ("object-store", cfg!(feature = "object-store")),
+        ("tls", cfg!(feature = "tls")),
+    ];
     let on = features.iter().filter(|(_, on)| *on).map(|(name, _)| format!("thalweg-cli/{name}"));
     on.collect::<Vec<_>>().join(",")
 }
@@ -52,7 +57,18 @@ impl Launched {
     }
 
     pub fn of(file: PathBuf, options: &[&str], program: &[&str]) -> Self {
+        Self::with(&[], file, options, program)
+    }
+
+    /// With these variables.
+    pub fn with(
+        variables: &[(String, String)],
+        file: PathBuf,
+        options: &[&str],
+        program: &[impl AsRef<OsStr>],
+    ) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+        command.envs(variables.iter().cloned());
         command.arg("launch").args(options).arg("--").arg(file).args(program);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (send, lines) = channel();

@@ -16,6 +16,7 @@
 //! | `THALWEG_REPLICAS` | servers per shard | 2, or 1 with one server |
 //! | `THALWEG_SYNC` | `bsp`, `ssp:S`, `async`, `backup:B` | `bsp` |
 //! | `THALWEG_STATE` | the coordinator's file | none |
+//! | `THALWEG_CHECKPOINTS` | where checkpoints lie, such as `s3://bucket/path` | in the folder of the run |
 //! | `THALWEG_LEASE_MS` | how long silence is borne | 300 |
 //! | `THALWEG_METRICS` | where the coordinator serves metrics for Prometheus | nowhere |
 //! | `THALWEG_PARENT` | the process without which this one ends | none |
@@ -102,6 +103,8 @@ pub struct Config {
     pub sync: Sync,
     /// The coordinator's file.
     pub state: Option<PathBuf>,
+    /// Where checkpoints lie, if not in the folder of the run.
+    pub checkpoints: Option<String>,
     /// Leases and heartbeats.
     pub timing: Timing,
     /// Whether coordinator and servers end when the workers are done, since nobody ends them.
@@ -171,6 +174,7 @@ impl Config {
             size,
             sync: get("THALWEG_SYNC").map_or(Ok(Sync::Bsp), |s| s.parse())?,
             state: get("THALWEG_STATE").map(PathBuf::from),
+            checkpoints: get("THALWEG_CHECKPOINTS"),
             timing,
             until_done: numbered.is_some(),
             metrics: get("THALWEG_METRICS"),
