@@ -52,7 +52,8 @@ pub fn place_with(
             // Without a provider of its own the client would want one that needs more than a C compiler.
             let _ = rustls::crypto::ring::default_provider().install_default();
             let backoff = BackoffConfig { max_backoff: Duration::from_secs(3), ..BackoffConfig::default() };
-            let retry = RetryConfig { backoff, max_retries: 10, retry_timeout: RETRY };
+            // The time is the limit: ten tries at a closed port are over in two seconds.
+            let retry = RetryConfig { backoff, max_retries: 1000, retry_timeout: RETRY };
             let options =
                 ClientOptions::new().with_timeout(RETRY).with_connect_timeout(Duration::from_secs(5));
             let mut builder = AmazonS3Builder::new().with_client_options(options).with_retry(retry);

@@ -27,6 +27,13 @@ fn build(example: &str) -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     // Of the workspace, so that features and with them all that is built already are the same.
     cargo.args(["build", "--quiet", "--workspace", "--example", example, "--features", &features()]);
+    // What cargo tells a test about its package makes some build scripts run again, and all that depends on them.
+    for (name, _) in std::env::vars_os() {
+        let about = name.as_encoded_bytes();
+        if about.starts_with(b"CARGO_PKG_") || about.starts_with(b"CARGO_MANIFEST_") {
+            cargo.env_remove(name);
+        }
+    }
     assert!(cargo.status().unwrap().success());
     let tests = std::env::current_exe().unwrap();
     tests.parent().unwrap().parent().unwrap().join("examples").join(example)
