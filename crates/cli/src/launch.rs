@@ -150,6 +150,20 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// `thalweg status`, once or again every second.
 pub fn status(coordinator: Option<&str>, watch: bool) -> Result<()> {
+    let config = onlooker(coordinator)?;
+    loop {
+        println!("{}", process::ask_status(&config)?);
+        if !watch {
+            return Ok(());
+        }
+        println!();
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// What a process needs to know that only asks how a cluster stands: its coordinator's address, or nothing where the
+/// environment says which etcd to ask.
+pub fn onlooker(coordinator: Option<&str>) -> Result<Config> {
     let variable = |name: &str| std::env::var(name).ok();
     let cluster = coordinator.map(str::to_owned).or_else(|| variable("THALWEG_CLUSTER"));
     let get = |name: &str| match name {
@@ -159,15 +173,7 @@ pub fn status(coordinator: Option<&str>, watch: bool) -> Result<()> {
         "THALWEG_SECRET" => variable(name).or_else(|| Folder::secret_of(cluster.as_deref()?)),
         _ => variable(name),
     };
-    let config = Config::from(get)?;
-    loop {
-        process::ask_status(&config)?.iter().for_each(|line| println!("{line}"));
-        if !watch {
-            return Ok(());
-        }
-        println!();
-        std::thread::sleep(Duration::from_secs(1));
-    }
+    Ok(Config::from(get)?)
 }
 
 /// `thalweg coordinate`: what `launch` starts, and what other launchers may start.

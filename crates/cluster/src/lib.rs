@@ -21,6 +21,7 @@ mod objects;
 mod optimise;
 pub mod placement;
 pub mod replica;
+mod report;
 mod rule;
 pub mod server;
 pub mod session;
@@ -44,6 +45,7 @@ pub use mechanisms::Mechanisms;
 #[cfg(feature = "object-store")]
 pub use objects::{place, place_with};
 pub use optimise::{Moved, Rates, by_optimizer};
+pub use report::{Progress, Report, Standing};
 pub use rule::{Function, Registry, Rule, UpdateRule};
 pub use storage::Storage;
 pub use sync::Sync;

@@ -14,12 +14,12 @@ use crate::coordinator::{Coordinator, Durable};
 use crate::error::ClusterError;
 use crate::ids::{Clock, Peer, ServerId};
 use crate::message::{Counts, Join, Message, Outgoing, Role, Time};
+use crate::report::{Progress, Report, Standing, holds};
 use crate::rule::Registry;
 use crate::server::{Server, Source};
 use crate::session::{Event, Session};
 use crate::state::{Parts, Plan};
 use crate::storage::{Saver, Storage};
-use crate::view::View;
 
 /// Between two looks at whether to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -50,7 +50,7 @@ impl Machine for CoordinatorProcess {
             return Vec::new();
         }
         match &message {
-            Message::AskStatus => return vec![(from, Message::Status(self.status(now)))],
+            Message::AskStatus => return vec![(from, Message::Status(self.report(now)))],
             Message::Heartbeat(h) => {
                 let told = self.told.entry(from).or_insert_with(|| Told {
                     waiting_for: String::new(),
@@ -130,47 +130,33 @@ impl CoordinatorProcess {
         out
     }
 
-    /// One line per process: who it is, how far, how fast, and what it waits for.
-    fn status(&mut self, now: Time) -> Vec<String> {
+    /// What is known of every process.
+    pub fn report(&mut self, now: Time) -> Report {
         let view = self.coordinator.view().clone();
-        let mut lines = vec![format!(
-            "view {}: {} servers, {} workers, {} shards, {} slots",
-            view.epoch.0,
-            view.servers.len(),
-            view.workers.len(),
-            view.shards.len(),
-            view.slots.len()
-        )];
-        let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), m));
-        for (peer, member) in servers.chain(view.workers.iter().map(|(id, m)| (Peer::Worker(*id), m))) {
-            let holds = holds(&view, peer);
-            let Some(told) = self.told.get_mut(&peer) else {
-                lines.push(format!("{}: {holds}, not heard of yet", member.name));
-                continue;
-            };
-            let (since, clock) = told.since;
-            let speed = (told.clock.saturating_sub(clock)) as f64 / (now - since).as_secs_f64().max(1e-3);
-            told.since = (now, told.clock);
-            let waits = if told.waiting_for.is_empty() { "works" } else { &told.waiting_for };
-            let Counts { received, sent, waited, staleness } = told.counts;
-            let idle = match peer {
-                Peer::Worker(_) => {
-                    let lived = (now - told.began).as_secs_f64().max(1e-3);
-                    let share = (100.0 * waited.as_secs_f64() / lived).min(100.0);
-                    format!("staleness {staleness}, waited {:.1} s ({share:.0} %), ", waited.as_secs_f64())
-                }
-                _ => String::new(),
-            };
-            let (received, sent) = (received as f64 / 1e6, sent as f64 / 1e6);
-            lines.push(format!(
-                "{}: {holds}, clock {}, {speed:.1} steps/s, {idle}received {received:.1} MB, sent {sent:.1} MB, \
-                 heard of {:.0} ms ago, {waits}",
-                member.name,
-                told.clock,
-                (now - told.at).as_secs_f64() * 1e3
-            ));
+        let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), Role::Server, m));
+        let workers = view.workers.iter().map(|(id, m)| (Peer::Worker(*id), Role::Worker, m));
+        let members = servers.chain(workers).map(|(peer, role, member)| {
+            let told = self.told.get_mut(&peer).map(|told| told.progress(now));
+            Standing { name: member.name.clone(), role, holds: holds(&view, peer), told }
+        });
+        let (epoch, n_shards, n_slots) = (view.epoch, view.shards.len() as u32, view.slots.len() as u32);
+        Report { epoch, n_shards, n_slots, members: members.collect() }
+    }
+}
+
+impl Told {
+    /// The speed is that since the last time.
+    fn progress(&mut self, now: Time) -> Progress {
+        let (since, clock) = std::mem::replace(&mut self.since, (now, self.clock));
+        let seconds = now.saturating_sub(since).as_secs_f32().max(1e-3);
+        Progress {
+            clock: self.clock,
+            speed: self.clock.saturating_sub(clock) as f32 / seconds,
+            counts: self.counts,
+            lived: now.saturating_sub(self.began),
+            silence: now.saturating_sub(self.at),
+            waiting_for: self.waiting_for.clone(),
         }
-        lines
     }
 }
 
@@ -204,27 +190,6 @@ impl CoordinatorProcess {
             }
         }
         text
-    }
-}
-
-fn holds(view: &View, peer: Peer) -> String {
-    let list = |numbers: Vec<String>| if numbers.is_empty() { "none".into() } else { numbers.join(" ") };
-    match peer {
-        Peer::Server(id) => {
-            let roles = view.shards.iter().enumerate().filter_map(|(i, c)| {
-                let role = match c.pipeline().position(|s| s == id)? {
-                    0 => "head",
-                    _ if c.joining.is_some_and(|(s, _)| s == id) => "joins",
-                    _ => "copy",
-                };
-                Some(format!("{i}:{role}"))
-            });
-            format!("shards {}", list(roles.collect()))
-        }
-        Peer::Worker(id) => {
-            format!("slots {}", list(view.slots_of(id).iter().map(|s| s.0.to_string()).collect()))
-        }
-        Peer::Coordinator | Peer::Newcomer(_) => String::new(),
     }
 }
 
@@ -549,16 +514,16 @@ pub fn ending(config: &Config) -> Result<Arc<AtomicBool>, ClusterError> {
 }
 
 /// Asks a coordinator how things stand.
-pub fn ask_status(config: &Config) -> Result<Vec<String>, ClusterError> {
+pub fn ask_status(config: &Config) -> Result<Report, ClusterError> {
     struct Asks {
         nonce: u64,
-        answer: Option<Vec<String>>,
+        answer: Option<Report>,
         next: Time,
     }
     impl Machine for Asks {
         fn handle(&mut self, _from: Peer, message: Message, _now: Time) -> Vec<Outgoing> {
-            if let Message::Status(lines) = message {
-                self.answer = Some(lines);
+            if let Message::Status(report) = message {
+                self.answer = Some(report);
             }
             Vec::new()
         }
@@ -585,8 +550,8 @@ pub fn ask_status(config: &Config) -> Result<Vec<String>, ClusterError> {
     }
     let asks = Asks { nonce: u64::from_le_bytes(random()), answer: None, next: Time::ZERO };
     let node = Node::new(asks, config.membership(), config.security.clone());
-    let lines = node.wait(Duration::from_secs(2), |asks| asks.answer.take());
+    let report = node.wait(Duration::from_secs(2), |asks| asks.answer.take());
     let problem = node.problem().unwrap_or_else(|| format!("{} does not answer", config.coordinator));
     node.close();
-    lines.ok_or(ClusterError::Unreachable { seconds: 2, problem })
+    report.ok_or(ClusterError::Unreachable { seconds: 2, problem })
 }
