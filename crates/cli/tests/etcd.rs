@@ -4,7 +4,8 @@
 mod etcd;
 mod support;
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use etcd::Etcd;
@@ -46,6 +47,30 @@ fn another_process_takes_over_from_a_killed_coordinator() {
     println!("killed coordinator: another one leads after {} ms", took.as_millis());
     assert_ne!(leader(&run), first);
     assert!(run.hashes().iter().all(|h| *h == alone("100", "2")));
+}
+
+#[test]
+fn a_coordinator_that_is_told_to_end_leaves_its_place_at_once() {
+    let Some(etcd) = Etcd::start("ended") else { return };
+    let coordinate = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+        command.arg("coordinate").env("THALWEG_ETCD", etcd.url()).env("THALWEG_NAME", name);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        (child, lines)
+    };
+    let (mut first, mut said) = coordinate("first");
+    assert!(said.next().unwrap().unwrap().ends_with("(first)"));
+    let (mut second, mut said) = coordinate("second");
+    std::thread::sleep(Duration::from_millis(300));
+    let told = Instant::now();
+    assert!(Command::new("kill").arg(first.id().to_string()).status().unwrap().success());
+    assert!(said.next().unwrap().unwrap().ends_with("(second)"));
+    println!("coordinator told to end: another one leads after {} ms", told.elapsed().as_millis());
+    assert!(told.elapsed() < Duration::from_secs(2), "it waited for the end of the lease");
+    assert!(first.wait().unwrap().success());
+    second.kill().unwrap();
+    second.wait().unwrap();
 }
 
 #[test]

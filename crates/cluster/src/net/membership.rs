@@ -35,6 +35,9 @@ pub trait Memory: Send {
 
     /// Whether this process may still speak as the coordinator. When it may not, another one does, or soon will.
     fn leads(&self) -> bool;
+
+    /// Gives up the place, so that nobody has to wait for the end of a lease.
+    fn resign(&mut self) {}
 }
 
 /// One coordinator at a known address.

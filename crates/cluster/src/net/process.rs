@@ -385,8 +385,15 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
         if config.etcd.is_some() {
             println!("coordinator {address} ({})", config.name);
         }
-        let node =
-            Node::new(CoordinatorProcess::new(config, memory)?, membership.clone(), config.security.clone());
+        let process = match CoordinatorProcess::new(config, memory) {
+            // Gone again between the election and the first look; so is the place, then.
+            Err(e @ ClusterError::Etcd { .. }) => {
+                eprintln!("{}: {e}", config.name);
+                continue;
+            }
+            made => made?,
+        };
+        let node = Node::new(process, membership.clone(), config.security.clone());
         node.listen(listener);
         if let Some(address) = &config.metrics {
             let served = super::metrics::serve(node.clone(), address);
@@ -399,6 +406,7 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
             }
         }
         let deposed = lead(config, &node, &end);
+        node.lock().memory.resign();
         node.close();
         if !deposed {
             return Ok(());

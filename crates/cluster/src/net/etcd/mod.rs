@@ -245,12 +245,15 @@ impl Memory for Leadership {
     fn leads(&self) -> bool {
         self.right().is_some_and(|until| Instant::now() < until)
     }
+
+    fn resign(&mut self) {
+        *self.right() = None;
+        let _ = self.api.revoke(self.lease);
+    }
 }
 
 impl Drop for Leadership {
-    /// Who goes in peace does not let the others wait for the end of the lease.
     fn drop(&mut self) {
-        *self.right() = None;
-        let _ = self.api.revoke(self.lease);
+        self.resign();
     }
 }
