@@ -21,6 +21,7 @@ const STEPS: &[Step] = &[
     ("features", || {
         cargo(&["test", "-p", "thalweg-data", "--features", "download,parquet", "--tests", "--quiet"])
     }),
+    ("cluster features", cluster_features),
     ("doctests", || cargo(&["test", "--workspace", "--doc", "--quiet"])),
     ("golden", || golden::run_all(&root().join("golden"), None)),
     ("programs", || programs::run(0, Some(10_000))),
@@ -72,6 +73,15 @@ fn succeed(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
     ensure!(status.success(), "{command:?} ended with {status}");
     Ok(())
+}
+
+/// What of the cluster needs more than pure Rust: tests of whole runs, with every such feature at once.
+fn cluster_features() -> Result<()> {
+    let (features, tests) =
+        ("thalweg-cli/etcd,thalweg-cli/object-store,thalweg-cli/tls", ["etcd", "objects", "tls"]);
+    let mut args = vec!["test", "--workspace", "--quiet", "--features", features];
+    tests.iter().for_each(|test| args.extend(["--test", test]));
+    cargo(&args)
 }
 
 /// `cargo fmt` does not see files that a macro declares, such as those of the list of ops.

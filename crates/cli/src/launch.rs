@@ -1,5 +1,6 @@
 //! `thalweg launch`: a cluster on this host. Each process only gets a few environment variables.
 
+use std::fmt;
 use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -7,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use thalweg_cluster::net::config::Config;
+#[cfg(feature = "tls")]
+use thalweg_cluster::net::config;
+use thalweg_cluster::net::config::{Config, Etcd};
 use thalweg_cluster::net::handshake::Secret;
 use thalweg_cluster::net::process;
 
@@ -36,15 +39,41 @@ pub struct Args {
     /// Servers that hold each part [default: 2, or 1 with one server].
     #[arg(long)]
     replicas: Option<u32>,
-    /// Leave a worker that was killed dead; the others take over its slots.
+    /// Leave a worker that was killed dead; the others take over its slots. The same for one of several coordinators.
     #[arg(long)]
     no_restart: bool,
+    /// Elect the coordinator through etcd at this address, such as http://127.0.0.1:2379; several with commas.
+    #[cfg(feature = "etcd")]
+    #[arg(long, env = "THALWEG_ETCD")]
+    etcd: Option<String>,
+    /// Processes of which one is the coordinator and the others stand by; more than one needs --etcd.
+    #[cfg(feature = "etcd")]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    coordinators: u32,
     /// Serve metrics for Prometheus at this address of this host, such as 127.0.0.1:9090.
     #[arg(long)]
     metrics: Option<String>,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    tls: Tls,
     /// The program and its arguments.
     #[arg(last = true, required = true)]
     command: Vec<String>,
+}
+
+/// What the processes show each other, as PEM files; `thalweg certificates` makes such.
+#[cfg(feature = "tls")]
+#[derive(clap::Args)]
+struct Tls {
+    /// The certificate that every process shows.
+    #[arg(long, env = "THALWEG_TLS_CERT", requires = "tls_key", requires = "tls_ca")]
+    tls_cert: Option<std::path::PathBuf>,
+    /// Its key.
+    #[arg(long, env = "THALWEG_TLS_KEY")]
+    tls_key: Option<std::path::PathBuf>,
+    /// The authority that must have signed the others'.
+    #[arg(long, env = "THALWEG_TLS_CA")]
+    tls_ca: Option<std::path::PathBuf>,
 }
 
 /// One process of the cluster.
@@ -62,13 +91,20 @@ pub fn run(args: &Args) -> Result<()> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, end.clone())?;
     }
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     let secret = std::env::var("THALWEG_SECRET").map_or_else(|_| Secret::random(), Secret::new);
-    let folder = Folder::new(&address, &secret)?;
-    let launch = Launch { args, address, secret, folder: &folder };
-    println!("coordinator {}", launch.address);
+    let meeting = Meeting::new(args)?;
+    let folder = Folder::new(meeting.name(), &secret)?;
+    let launch = Launch { args, meeting: &meeting, secret, folder: &folder };
+    println!("{meeting}");
     let mut processes = Cluster(Vec::new());
-    processes.0.push(launch.start("coordinator", "coordinator".into(), 0)?);
+    match args.n_coordinators() {
+        1 => processes.0.push(launch.start("coordinator", "coordinator".into(), 0)?),
+        n => {
+            for i in 0..n {
+                processes.0.push(launch.start("coordinator", format!("coordinator-{i}"), 0)?);
+            }
+        }
+    }
     for i in 0..args.servers {
         processes.0.push(launch.start("server", format!("server-{i}"), 0)?);
     }
@@ -86,6 +122,9 @@ pub fn run(args: &Args) -> Result<()> {
             let (role, name, lives) = (process.role, process.name.clone(), process.lives);
             match role {
                 "worker" if !killed || args.no_restart => process.done = Some(status),
+                "coordinator" if killed && args.no_restart && args.n_coordinators() > 1 => {
+                    process.done = Some(status);
+                }
                 _ if lives >= RESTARTS => bail!("{name} ended {lives} times, last with {status}"),
                 "server" if !killed => bail!("{name} ended with {status}"),
                 "coordinator" if !killed => bail!("{name} ended with {status}"),
@@ -110,22 +149,31 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// `thalweg status`, once or again every second.
-pub fn status(coordinator: &str, watch: bool) -> Result<()> {
-    let get = |name: &str| match name {
-        "THALWEG_ROLE" => Some("worker".to_owned()),
-        "THALWEG_COORDINATOR" => Some(coordinator.to_owned()),
-        "THALWEG_SECRET" => std::env::var(name).ok().or_else(|| Folder::secret_of(coordinator)),
-        _ => std::env::var(name).ok(),
-    };
-    let config = Config::from(get)?;
+pub fn status(coordinator: Option<&str>, watch: bool) -> Result<()> {
+    let config = onlooker(coordinator)?;
     loop {
-        process::ask_status(&config)?.iter().for_each(|line| println!("{line}"));
+        println!("{}", process::ask_status(&config)?);
         if !watch {
             return Ok(());
         }
         println!();
         std::thread::sleep(Duration::from_secs(1));
     }
+}
+
+/// What a process needs to know that only asks how a cluster stands: its coordinator's address, or nothing where the
+/// environment says which etcd to ask.
+pub fn onlooker(coordinator: Option<&str>) -> Result<Config> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let cluster = coordinator.map(str::to_owned).or_else(|| variable("THALWEG_CLUSTER"));
+    let get = |name: &str| match name {
+        "THALWEG_ROLE" => Some("worker".to_owned()),
+        "THALWEG_COORDINATOR" => coordinator.map(str::to_owned),
+        "THALWEG_ETCD" if coordinator.is_some() => None,
+        "THALWEG_SECRET" => variable(name).or_else(|| Folder::secret_of(cluster.as_deref()?)),
+        _ => variable(name),
+    };
+    Ok(Config::from(get)?)
 }
 
 /// `thalweg coordinate`: what `launch` starts, and what other launchers may start.
@@ -137,9 +185,101 @@ pub fn coordinate() -> Result<()> {
     Ok(process::coordinate(&Config::from(get)?)?)
 }
 
+/// Where the processes meet: at an address, or under a name in etcd.
+enum Meeting {
+    Address(String),
+    Etcd(Etcd),
+}
+
+impl Args {
+    #[cfg(feature = "tls")]
+    fn certificates(&self) -> impl Iterator<Item = (&'static str, &std::path::PathBuf)> {
+        let files = [&self.tls.tls_cert, &self.tls.tls_key, &self.tls.tls_ca];
+        config::TLS.into_iter().zip(files).filter_map(|(name, file)| Some((name, file.as_ref()?)))
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn certificates(&self) -> std::iter::Empty<(&'static str, &'static str)> {
+        std::iter::empty()
+    }
+
+    #[cfg(feature = "etcd")]
+    fn n_coordinators(&self) -> u32 {
+        self.coordinators
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    fn n_coordinators(&self) -> u32 {
+        1
+    }
+
+    #[cfg(feature = "etcd")]
+    fn etcd(&self) -> Result<Option<Etcd>> {
+        // A name that was not used before, unless one is said: what an earlier run has left is not this one's.
+        let new = || format!("run-{}", Secret::random().text());
+        let get = |name: &str| match name {
+            "THALWEG_ETCD" => self.etcd.clone(),
+            "THALWEG_CLUSTER" => Some(std::env::var(name).unwrap_or_else(|_| new())),
+            _ => None,
+        };
+        ensure!(self.etcd.is_some() || self.coordinators == 1, "--coordinators above 1 needs --etcd");
+        Ok(Etcd::from(get)?)
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    fn etcd(&self) -> Result<Option<Etcd>> {
+        // Says that the feature is missing when the environment asks for it.
+        Ok(Etcd::from(|name| std::env::var(name).ok())?)
+    }
+}
+
+impl Meeting {
+    fn new(args: &Args) -> Result<Self> {
+        Ok(match args.etcd()? {
+            Some(etcd) => Self::Etcd(etcd),
+            None => Self::Address(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string()),
+        })
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Address(address) => address,
+            Self::Etcd(etcd) => &etcd.cluster,
+        }
+    }
+
+    fn variables(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Address(address) => vec![("THALWEG_COORDINATOR", address.clone())],
+            Self::Etcd(etcd) => {
+                vec![("THALWEG_ETCD", etcd.endpoints.join(",")), ("THALWEG_CLUSTER", etcd.cluster.clone())]
+            }
+        }
+    }
+}
+
+impl fmt::Display for Meeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "coordinator {address}"),
+            Self::Etcd(etcd) => write!(f, "cluster {} in etcd at {}", etcd.cluster, etcd.endpoints.join(",")),
+        }
+    }
+}
+
+#[cfg(feature = "etcd")]
+impl Drop for Meeting {
+    /// The run is over, and with it what it has left in etcd.
+    fn drop(&mut self) {
+        if let Self::Etcd(etcd) = self {
+            let _ = thalweg_cluster::net::etcd::Etcd::forget(etcd.endpoints.clone(), &etcd.cluster);
+        }
+    }
+}
+
 struct Launch<'a> {
     args: &'a Args,
-    address: String,
+    meeting: &'a Meeting,
     secret: Secret,
     folder: &'a Folder,
 }
@@ -164,7 +304,9 @@ impl Launch<'_> {
         command
             .env("THALWEG_ROLE", role)
             .env("THALWEG_NAME", &name)
-            .env("THALWEG_COORDINATOR", &self.address)
+            .env_remove("THALWEG_COORDINATOR")
+            .env_remove("THALWEG_ETCD")
+            .envs(self.meeting.variables())
             .env("THALWEG_SECRET", self.secret.text())
             .env("THALWEG_SYNC", &args.sync)
             .env("THALWEG_WORKERS", args.workers.to_string())
@@ -174,6 +316,7 @@ impl Launch<'_> {
             .env("THALWEG_REPLICAS", replicas.to_string())
             .env("THALWEG_STATE", self.folder.0.join("view"))
             .env("THALWEG_PARENT", std::process::id().to_string())
+            .envs(args.certificates())
             .envs(args.metrics.as_ref().map(|address| ("THALWEG_METRICS", address)))
             .stdin(Stdio::null());
         let child =
@@ -210,19 +353,19 @@ impl Drop for Cluster {
     }
 }
 
-/// A folder that only this user can read, for the coordinator's file and the secret, by which `status`
-/// finds it. Removed at the end.
+/// A folder that only this user can read, for the coordinator's file and the secret; `status` finds it by where the
+/// processes meet. Removed at the end.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
-    fn path(address: &str) -> std::path::PathBuf {
-        std::env::temp_dir().join(format!("thalweg-{}", address.replace([':', '/'], "-")))
+    fn path(meeting: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("thalweg-{}", meeting.replace([':', '/'], "-")))
     }
 
-    fn new(address: &str, secret: &Secret) -> Result<Self> {
+    fn new(meeting: &str, secret: &Secret) -> Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
-        let path = Self::path(address);
-        // What a launcher that was killed has left at this address is nobody's.
+        let path = Self::path(meeting);
+        // What a launcher that was killed has left under this name is nobody's.
         let _ = std::fs::remove_dir_all(&path);
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.with_context(|| format!("cannot make {}", path.display()))?;
@@ -232,8 +375,8 @@ impl Folder {
     }
 
     /// The secret of a cluster that this user launched on this host.
-    fn secret_of(address: &str) -> Option<String> {
-        std::fs::read_to_string(Self::path(address).join("secret")).ok()
+    fn secret_of(meeting: &str) -> Option<String> {
+        std::fs::read_to_string(Self::path(meeting).join("secret")).ok()
     }
 }
 

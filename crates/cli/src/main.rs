@@ -1,6 +1,8 @@
 //! The `thalweg` command: a thin layer over the library.
 
 mod bench;
+#[cfg(feature = "tls")]
+mod certificates;
 mod dashboard;
 mod info;
 mod inspect;
@@ -123,13 +125,17 @@ enum Command {
     Launch(launch::Args),
     /// Show what every process of a cluster does and waits for.
     Status {
-        /// Where its coordinator listens: `thalweg launch` prints it.
+        /// Where its coordinator listens: `thalweg launch` prints it. May be left out where THALWEG_ETCD and
+        /// THALWEG_CLUSTER say where to ask.
         #[arg(env = "THALWEG_COORDINATOR")]
-        coordinator: String,
+        coordinator: Option<String>,
         /// Ask again every second.
         #[arg(long)]
         watch: bool,
     },
+    /// Make certificates for the hosts of a cluster, and the authority that they believe.
+    #[cfg(feature = "tls")]
+    Certificates(certificates::Args),
     /// Keep the membership of a cluster; everything is said by environment variables.
     Coordinate,
 }
@@ -152,7 +158,9 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Launch(args) => launch::run(&args),
-        Command::Status { coordinator, watch } => launch::status(&coordinator, watch),
+        Command::Status { coordinator, watch } => launch::status(coordinator.as_deref(), watch),
+        #[cfg(feature = "tls")]
+        Command::Certificates(args) => certificates::run(&args),
         Command::Coordinate => launch::coordinate(),
     };
     match outcome {

@@ -1,134 +1,11 @@
 //! Real processes on loopback: whatever is killed, BSP ends with the same bits and no process is left.
 
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
-use std::sync::mpsc::{Receiver, channel};
+mod support;
+
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// The program that all tests run; built on first use.
-fn counting() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
-        let mut cargo = Command::new(env!("CARGO"));
-        // Of the workspace, so that features and with them all that is built already are the same.
-        cargo.args(["build", "--quiet", "--workspace", "--example", "counting"]);
-        assert!(cargo.status().unwrap().success());
-        let tests = std::env::current_exe().unwrap();
-        tests.parent().unwrap().parent().unwrap().join("examples/counting")
-    };
-    BUILT.get_or_init(build).clone()
-}
-
-/// The example that trains a net; built on first use.
-fn trains() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--workspace", "--example", "cluster"]);
-        assert!(cargo.status().unwrap().success());
-        counting().with_file_name("cluster")
-    };
-    BUILT.get_or_init(build).clone()
-}
-
-/// A running `thalweg launch`, with its lines as they come.
-struct Launched {
-    child: Child,
-    lines: Receiver<String>,
-    seen: Vec<String>,
-}
-
-impl Launched {
-    fn new(options: &[&str], program: &[&str]) -> Self {
-        Self::of(counting(), options, program)
-    }
-
-    fn of(file: PathBuf, options: &[&str], program: &[&str]) -> Self {
-        Self::with(&[], file, options, program)
-    }
-
-    fn with(variables: &[(&str, &str)], file: PathBuf, options: &[&str], program: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
-        command.envs(variables.iter().copied());
-        command.arg("launch").args(options).arg("--").arg(file).args(program);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (send, lines) = channel();
-        let out = child.stdout.take().unwrap();
-        std::thread::spawn(move || {
-            BufReader::new(out).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
-        });
-        Self { child, lines, seen: Vec::new() }
-    }
-
-    /// Waits for a line.
-    fn until(&mut self, found: impl Fn(&str) -> bool) -> Instant {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let line = self.lines.recv_timeout(left).unwrap_or_else(|e| panic!("{e}: {:?}", self.seen));
-            let hit = found(&line);
-            self.seen.push(line);
-            if hit {
-                return Instant::now();
-            }
-        }
-    }
-
-    /// The numbers of the processes with this name.
-    fn pids(&self, name: &str) -> Vec<u32> {
-        let wanted = format!("THALWEG_NAME={name}");
-        let parent = format!("THALWEG_PARENT={}", self.child.id());
-        let numbers =
-            std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
-        numbers
-            .filter(|pid| {
-                let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-                let has = |text: &str| environment.split(|b| *b == 0).any(|v| v == text.as_bytes());
-                has(&parent) && (name.is_empty() || has(&wanted))
-            })
-            .collect()
-    }
-
-    fn signal(&self, name: &str, signal: &str) {
-        let pids = self.pids(name);
-        assert_eq!(pids.len(), 1, "{name}: {pids:?}");
-        assert!(Command::new("kill").args([signal, &pids[0].to_string()]).status().unwrap().success());
-    }
-
-    /// The hashes that the workers printed at the end.
-    fn hashes(self) -> Vec<String> {
-        self.last("hash ")
-    }
-
-    /// The lines that begin so, of a run that has ended well.
-    fn last(mut self, begin: &str) -> Vec<String> {
-        let status = self.child.wait().unwrap();
-        self.seen.extend(self.lines.iter());
-        let hashes: Vec<String> = self.seen.iter().filter(|l| l.starts_with(begin)).cloned().collect();
-        assert!(status.success() && !hashes.is_empty(), "{status}: {:?}", self.seen);
-        assert_eq!(self.pids(""), [0; 0], "processes were left behind");
-        hashes
-    }
-}
-
-/// What one process alone comes to with so many slots: the reference for BSP.
-fn alone(clocks: &str, slots: &str) -> String {
-    alone_with(clocks, slots, "1000")
-}
-
-fn alone_with(clocks: &str, slots: &str, values: &str) -> String {
-    let output = Command::new(counting()).args([clocks, "0", slots, values]).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap().lines().last().unwrap().to_owned()
-}
-
-fn step(slot: u32, clock: u32) -> impl Fn(&str) -> bool {
-    move |line| line == format!("step {slot} {clock}")
-}
+use support::{Launched, PATIENCE, alone, alone_with, counting, step, trains};
 
 #[test]
 fn four_workers_and_two_servers_come_to_the_bits_of_one_process() {
@@ -154,7 +31,7 @@ fn large_values_come_to_the_same_bits_through_shared_memory_and_through_sockets(
     const VALUES: &str = "900000";
     let want = alone_with("30", "2", VALUES);
     for memory in ["on", "off"] {
-        let variables = [("THALWEG_SHARED_MEMORY", memory)];
+        let variables = [("THALWEG_SHARED_MEMORY".into(), memory.into())];
         let options = ["--workers", "2", "--servers", "2"];
         let mut run = Launched::with(&variables, counting(), &options, &["30", "10", "2", VALUES]);
         run.until(step(1, 5));

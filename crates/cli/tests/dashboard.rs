@@ -1,5 +1,7 @@
 //! The dashboard, seen by a browser.
 
+mod support;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -14,11 +16,16 @@ struct Dashboard {
 
 impl Dashboard {
     fn new(test: &str) -> Self {
+        Self::with(test, &[])
+    }
+
+    fn with(test: &str, options: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("thalweg-dashboard-{}-{test}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_thalweg"))
             .args(["dashboard", "--port", "0", "runs"])
+            .args(options)
             .current_dir(&folder)
             .stdout(Stdio::piped())
             .spawn()
@@ -59,6 +66,17 @@ impl Dashboard {
             .output()
             .unwrap();
         String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Dashboard {
+    /// The page as a picture, for people.
+    fn picture(&self, browser: &Path, file: &Path) {
+        let mut command = Command::new(browser);
+        command.args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000"]);
+        command.args(["--window-size=1400,700", &format!("--screenshot={}", file.display())]);
+        command.arg(format!("http://{}/", self.address));
+        assert!(command.output().unwrap().status.success());
     }
 }
 
@@ -110,6 +128,36 @@ fn a_browser_draws_the_curves_of_all_runs_and_follows_them() {
     writeln!(file, r#"{{"loss":0.5,"seconds":9.0,"step":4321}}"#).unwrap();
     let page = dashboard.seen(&browser);
     assert!(page.contains("4321"), "a live run is followed: {page}");
+}
+
+#[test]
+fn a_browser_shows_what_every_process_of_a_cluster_does_and_when_it_is_gone() {
+    let Some(browser) = browser() else { return };
+    let mut run = support::Launched::new(&["--workers", "2", "--servers", "2"], &["100000", "20"]);
+    run.until(support::step(0, 5));
+    let address = run.seen[0].strip_prefix("coordinator ").unwrap().to_owned();
+    let dashboard = Dashboard::with("cluster", &["--cluster", &address]);
+    let begun = std::time::Instant::now();
+    while !dashboard.get("/state", "localhost").1.contains("worker-1") {
+        assert!(begun.elapsed() < support::PATIENCE, "the cluster is not heard of");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let page = dashboard.seen(&browser);
+    for text in
+        ["2 servers, 2 workers", "worker-0", "worker-1", "server-0", "0:head", "staleness", "waited", " MB"]
+    {
+        assert!(page.contains(text), "{text} is missing in {page}");
+    }
+    if let Some(file) = std::env::var_os("THALWEG_SCREENSHOT") {
+        dashboard.picture(&browser, Path::new(&file));
+    }
+    Command::new("kill").args(["-INT", &run.child.id().to_string()]).status().unwrap();
+    run.child.wait().unwrap();
+    while !dashboard.get("/state", "localhost").1.contains("no coordinator") {
+        assert!(begun.elapsed() < support::PATIENCE, "its end is not noticed");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert!(dashboard.seen(&browser).contains("no coordinator"));
 }
 
 #[test]

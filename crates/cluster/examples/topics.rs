@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shared::{digamma, dot, exp_of_log, ln_gamma};
-
 use thalweg_cluster::state::Wants;
 use thalweg_cluster::table::{Delta, Init, Want};
 use thalweg_cluster::{
@@ -131,8 +130,7 @@ impl Program for &Topics {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, path, k, ..] = &args[..] else { return Err("usage: topics COUNTS TOPICS [CLOCKS]".into()) };
-    let k: usize = k.parse()?;
-    let prior = 1.0 / k as f64;
+    let (k, prior) = (k.parse()?, 1.0 / k.parse::<f64>()?);
     let cluster = Cluster::with(Registry::default().rule("replace", Replace(prior as f32)))?;
     let clocks: u64 = args.get(3).map_or(Ok(30), |n| n.parse())?;
     let mut documents: BTreeMap<u64, Vec<(usize, f64)>> = BTreeMap::new();

@@ -1,9 +1,12 @@
 //! What programs use: a cluster, tables, and a loop of pull, compute and push.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use thalweg_train::Place;
 
 use crate::codec::{Codec, Encoder};
 use crate::error::ClusterError;
@@ -157,6 +160,25 @@ impl Cluster {
         self
     }
 
+    /// Where the checkpoints of a run in this folder lie: in it, unless the environment says otherwise.
+    pub(crate) fn checkpoints_of(&self, folder: &Path) -> Result<Place, ClusterError> {
+        match &self.config.checkpoints {
+            None => Ok(folder.join("checkpoints").into()),
+            #[cfg(feature = "object-store")]
+            Some(url) => crate::objects::place(url),
+            #[cfg(not(feature = "object-store"))]
+            Some(url) => Err(ClusterError::Place {
+                url: url.clone(),
+                problem: "unset THALWEG_CHECKPOINTS, or build with the feature `object-store`".into(),
+            }),
+        }
+    }
+
+    /// Whether they lie elsewhere than in the folder of the run.
+    pub(crate) fn checkpoints_elsewhere(&self) -> bool {
+        self.config.checkpoints.is_some()
+    }
+
     /// Into how many parts the parameters are divided.
     pub fn n_shards(&self) -> usize {
         self.config.size.n_shards
@@ -211,7 +233,7 @@ impl Cluster {
         }
         let layout = Layout::of(tables, self.config.size.n_shards);
         let worker = WorkerProcess::new(&self.config, layout.parts(tables));
-        let node = Node::new(worker, self.config.coordinator.clone(), self.config.secret.clone());
+        let node = Node::new(worker, self.config.membership(), self.config.security.clone());
         node.share_memory(self.config.shared_memory);
         let n_slots = self.config.size.n_slots;
         let mut work = Work {

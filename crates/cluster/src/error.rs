@@ -31,9 +31,18 @@ pub enum ClusterError {
         /// What it should be.
         want: String,
     },
+    /// A certificate or key that cannot be used.
+    #[error("{path}: {problem}")]
+    Certificate {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// Listening beyond this host without a secret.
     #[error(
-        "{address} is reachable from other hosts: set THALWEG_SECRET, the same for all processes, or listen on 127.0.0.1"
+        "{address} is reachable from other hosts: set THALWEG_SECRET, the same for all processes, or THALWEG_TLS_CERT, \
+         THALWEG_TLS_KEY and THALWEG_TLS_CA, or listen on 127.0.0.1"
     )]
     Open {
         /// The address.
@@ -60,6 +69,25 @@ pub enum ClusterError {
     StateFile {
         /// The file.
         path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// etcd does not answer, or refuses.
+    #[error("etcd at {endpoint}: {problem}")]
+    Etcd {
+        /// Its address.
+        endpoint: String,
+        /// What happened.
+        problem: String,
+    },
+    /// Another process has become the coordinator.
+    #[error("another process has become the coordinator")]
+    Deposed,
+    /// A place for checkpoints that is none.
+    #[error("{url:?} is no place for checkpoints: {problem}")]
+    Place {
+        /// The place as given.
+        url: String,
         /// What is wrong with it.
         problem: String,
     },

@@ -16,9 +16,12 @@ mod local;
 mod mechanisms;
 pub mod message;
 pub mod net;
+#[cfg(feature = "object-store")]
+mod objects;
 mod optimise;
 pub mod placement;
 pub mod replica;
+mod report;
 mod ring;
 mod rule;
 pub mod server;
@@ -40,7 +43,10 @@ pub use ids::{CallId, Clock, Epoch, Peer, ServerId, SessionId, ShardId, Slot, Ta
 pub use layout::{Layout, TableSpec};
 pub use local::{Averaging, LocalSteps};
 pub use mechanisms::Mechanisms;
+#[cfg(feature = "object-store")]
+pub use objects::{place, place_with};
 pub use optimise::{Moved, Rates, by_optimizer};
+pub use report::{Progress, Report, Standing};
 pub use rule::{Function, Registry, Rule, UpdateRule};
 pub use storage::Storage;
 pub use sync::Sync;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::Refusal;
 use crate::ids::{CallId, Clock, Epoch, Peer, ServerId, ShardId, Slot};
+use crate::report::Report;
 use crate::state::{Parts, Pushed, Reads, Record, Sent, Update, Wants};
 use crate::view::View;
 
@@ -72,8 +73,8 @@ pub enum Message {
     Expelled,
     /// To the coordinator, by anybody: how do things stand?
     AskStatus,
-    /// From the coordinator: one line per process, for people.
-    Status(Vec<String>),
+    /// From the coordinator: what it knows of every process.
+    Status(Report),
 }
 
 impl Message {

@@ -23,6 +23,16 @@ pub enum TrainError {
         /// The system's reason.
         source: io::Error,
     },
+    /// A place of checkpoints that is no folder refused.
+    #[error("{action} {place}: {reason}")]
+    Place {
+        /// What was being done.
+        action: &'static str,
+        /// The place.
+        place: String,
+        /// Its reason.
+        reason: String,
+    },
     /// A file of tensors or a file to be replaced.
     #[error(transparent)]
     Format(#[from] FormatError),

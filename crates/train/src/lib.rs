@@ -19,8 +19,8 @@ mod summary;
 mod trainer;
 
 pub use checkpoint::{
-    Best, CheckpointInfo, Checkpoints, Keep, Loaded, ShardParts, Snapshot, inspect, load_best, load_latest,
-    save_shard,
+    Best, CheckpointInfo, Checkpoints, Files, Hold, Keep, Loaded, Place, ShardParts, Snapshot, inspect,
+    load_best, load_latest, save_shard,
 };
 pub use error::TrainError;
 pub use metrics::{Line, Metrics};

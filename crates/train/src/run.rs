@@ -9,7 +9,7 @@ use serde_json::Value;
 use thalweg_data::Image;
 use thalweg_tensor::Tensor;
 
-use crate::checkpoint::{Checkpoints, Keep, Loaded, load_latest};
+use crate::checkpoint::{Checkpoints, Keep, Loaded, Place, load_latest};
 use crate::error::TrainError;
 use crate::events::EventWriter;
 use crate::metrics::{Line, Metrics};
@@ -58,9 +58,17 @@ impl Run {
     /// Goes on with a run at its newest whole checkpoint, which is returned, or at its start. What was measured after
     /// that is forgotten.
     pub fn resume(path: impl AsRef<Path>) -> Result<(Self, Option<Loaded>), TrainError> {
+        Self::resume_from(path.as_ref(), path.as_ref().join("checkpoints"))
+    }
+
+    /// The same, with checkpoints that lie elsewhere.
+    pub fn resume_from(
+        path: impl AsRef<Path>,
+        checkpoints: impl Into<Place>,
+    ) -> Result<(Self, Option<Loaded>), TrainError> {
         let path = path.as_ref();
         Self::config_of(path)?;
-        let loaded = load_latest(path.join("checkpoints"))?;
+        let loaded = load_latest(checkpoints)?;
         let step = loaded.as_ref().map_or(0, |l| l.step);
         Metrics::rewind(&path.join(METRICS), step)?;
         let before = Self::metrics_of(path)?.last().map_or(0.0, |l| l.seconds);

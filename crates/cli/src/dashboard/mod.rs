@@ -1,5 +1,6 @@
-//! `thalweg dashboard`: runs and the machine, live, on a local web page.
+//! `thalweg dashboard`: runs, a cluster and the machine, live, on a local web page.
 
+mod cluster;
 mod state;
 mod system;
 
@@ -10,6 +11,8 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow};
 use tiny_http::{Header, Request, Response, Server};
 
+use crate::launch;
+use cluster::Cluster;
 use state::Watched;
 use system::System;
 
@@ -23,6 +26,9 @@ pub struct Args {
     /// The port of 127.0.0.1 to listen at; 0 takes one that is free.
     #[arg(long, default_value_t = 6008)]
     port: u16,
+    /// Show a cluster too: where its coordinator listens, which `thalweg launch` prints.
+    #[arg(long, value_name = "ADDRESS")]
+    cluster: Option<String>,
 }
 
 type Page = Response<Cursor<Vec<u8>>>;
@@ -35,16 +41,18 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     let at = server.server_addr().to_ip().map_or(address, |ip| ip);
     println!("http://{at}  shows the runs in {}; Ctrl-C ends", args.folder.display());
+    let cluster = args.cluster.as_deref().map(|address| launch::onlooker(Some(address))).transpose()?;
+    let cluster = cluster.map(Cluster::new);
     let (mut watched, mut system) = (Watched::new(args.folder.clone()), System::new());
     for request in server.incoming_requests() {
-        let page = answer(&request, &mut watched, &mut system);
+        let page = answer(&request, &mut watched, &mut system, cluster.as_ref());
         // A browser that left before its answer came is no trouble of ours.
         let _ = request.respond(page);
     }
     Ok(())
 }
 
-fn answer(request: &Request, watched: &mut Watched, system: &mut System) -> Page {
+fn answer(request: &Request, watched: &mut Watched, system: &mut System, cluster: Option<&Cluster>) -> Page {
     // A page elsewhere may lead its visitor's browser here under a name of its own; it is not served.
     let host = request.headers().iter().find(|h| h.field.equiv("Host")).map(|h| h.value.as_str());
     let name = host.map(|h| h.rsplit_once(':').map_or(h, |(name, _)| name));
@@ -56,6 +64,7 @@ fn answer(request: &Request, watched: &mut Watched, system: &mut System) -> Page
         "/state" => {
             let mut state = watched.state();
             state["system"] = system.now();
+            state["cluster"] = cluster.map(Cluster::state).unwrap_or_default();
             typed(200, "application/json", state.to_string())
         }
         url => match url.strip_prefix("/graph/").and_then(|run| watched.graph(run)) {

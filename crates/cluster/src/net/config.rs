@@ -4,8 +4,11 @@
 //! |---|---|---|
 //! | `THALWEG_ROLE` | `worker`, `server` or `coordinator` | alone: all three |
 //! | `THALWEG_COORDINATOR` | where the coordinator listens, `host:port` | |
+//! | `THALWEG_ETCD` | instead: where etcd listens, `http://host:port`, several with commas | |
+//! | `THALWEG_CLUSTER` | the name by which the processes of a cluster find each other in etcd | `default` |
 //! | `THALWEG_NAME` | the same for all lives of a process | role and process number |
 //! | `THALWEG_SECRET` | what all processes of the cluster know | none, on loopback only |
+//! | `THALWEG_TLS_CERT`, `THALWEG_TLS_KEY`, `THALWEG_TLS_CA` | PEM files: what this process shows, and who signed it | none |
 //! | `THALWEG_BIND` | where to listen | `127.0.0.1` |
 //! | `THALWEG_WORKERS`, `THALWEG_SERVERS` | how many are announced | 1 |
 //! | `THALWEG_SLOTS` | parts of a batch | the number of workers |
@@ -13,6 +16,7 @@
 //! | `THALWEG_REPLICAS` | servers per shard | 2, or 1 with one server |
 //! | `THALWEG_SYNC` | `bsp`, `ssp:S`, `async`, `backup:B` | `bsp` |
 //! | `THALWEG_STATE` | the coordinator's file | none |
+//! | `THALWEG_CHECKPOINTS` | where checkpoints lie, such as `s3://bucket/path` | in the folder of the run |
 //! | `THALWEG_LEASE_MS` | how long silence is borne | 300 |
 //! | `THALWEG_SHARED_MEMORY` | `on` or `off`: values between processes of one host go through memory | `on` |
 //! | `THALWEG_METRICS` | where the coordinator serves metrics for Prometheus | nowhere |
@@ -26,9 +30,12 @@
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::handshake::Secret;
+use super::membership::{Embedded, Membership};
+use super::stream::Security;
 use crate::coordinator::Size;
 use crate::error::ClusterError;
 use crate::sync::Sync;
@@ -47,6 +54,35 @@ pub enum Part {
     Coordinator,
 }
 
+/// Where a coordinator is elected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Etcd {
+    /// Addresses of etcd.
+    pub endpoints: Vec<String>,
+    /// The cluster's name.
+    pub cluster: String,
+}
+
+impl Etcd {
+    /// From the variables, or `None` when there is nothing about etcd.
+    pub fn from(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ClusterError> {
+        let Some(text) = get("THALWEG_ETCD") else { return Ok(None) };
+        if cfg!(not(feature = "etcd")) {
+            return Err(bad("THALWEG_ETCD", &text, "unset, or the program built with the feature `etcd`"));
+        }
+        let endpoints: Vec<String> = text.split(',').map(|e| e.trim_end_matches('/').to_owned()).collect();
+        if endpoints.iter().any(|e| e.strip_prefix("http://").is_none_or(str::is_empty)) {
+            return Err(bad("THALWEG_ETCD", &text, "http://host:port, several with commas between them"));
+        }
+        let cluster = get("THALWEG_CLUSTER").unwrap_or_else(|| "default".into());
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if cluster.is_empty() || !cluster.chars().all(plain) {
+            return Err(bad("THALWEG_CLUSTER", &cluster, "a name of letters, digits, '-', '_' and '.'"));
+        }
+        Ok(Some(Self { endpoints, cluster }))
+    }
+}
+
 /// Everything a process is told.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -54,10 +90,12 @@ pub struct Config {
     pub part: Part,
     /// Where the coordinator listens.
     pub coordinator: String,
+    /// Where the coordinator is elected, if it is.
+    pub etcd: Option<Etcd>,
     /// The same for all lives of this process.
     pub name: String,
-    /// The cluster's secret.
-    pub secret: Secret,
+    /// How peers prove that they belong to the cluster.
+    pub security: Security,
     /// Where to listen.
     pub bind: String,
     /// What the run is made of.
@@ -66,6 +104,8 @@ pub struct Config {
     pub sync: Sync,
     /// The coordinator's file.
     pub state: Option<PathBuf>,
+    /// Where checkpoints lie, if not in the folder of the run.
+    pub checkpoints: Option<String>,
     /// Leases and heartbeats.
     pub timing: Timing,
     /// Whether coordinator and servers end when the workers are done, since nobody ends them.
@@ -95,10 +135,19 @@ impl Config {
             Some("coordinator") => Part::Coordinator,
             Some(got) => return Err(bad("THALWEG_ROLE", got, "worker, server or coordinator")),
         };
+        let etcd = if part == Part::Alone { None } else { Etcd::from(&get)? };
+        let bind = get("THALWEG_BIND").unwrap_or_else(|| "127.0.0.1".into());
         let coordinator = match (part, get("THALWEG_COORDINATOR")) {
             (Part::Alone, _) => "127.0.0.1:0".to_owned(),
+            (_, None) if etcd.is_some() => format!("{bind}:0"),
             (_, Some(address)) => address,
-            (_, None) => return Err(bad("THALWEG_COORDINATOR", "", "the coordinator's host:port")),
+            (_, None) => {
+                return Err(bad(
+                    "THALWEG_COORDINATOR",
+                    "",
+                    "the coordinator's host:port, or THALWEG_ETCD said",
+                ));
+            }
         };
         let n_workers = number(&get, "THALWEG_WORKERS", numbered.as_ref().map_or(1, |n| n.n_workers))?;
         let n_servers = number(&get, "THALWEG_SERVERS", 1)?;
@@ -121,12 +170,14 @@ impl Config {
         let config = Self {
             part,
             coordinator,
+            etcd,
             name: get("THALWEG_NAME").unwrap_or_else(|| format!("{role}-{index}")),
-            secret: get("THALWEG_SECRET").map(Secret::new).unwrap_or_default(),
-            bind: get("THALWEG_BIND").unwrap_or_else(|| "127.0.0.1".into()),
+            security: security(&get)?,
+            bind,
             size,
             sync: get("THALWEG_SYNC").map_or(Ok(Sync::Bsp), |s| s.parse())?,
             state: get("THALWEG_STATE").map(PathBuf::from),
+            checkpoints: get("THALWEG_CHECKPOINTS"),
             timing,
             until_done: numbered.is_some(),
             shared_memory: match get("THALWEG_SHARED_MEMORY").as_deref() {
@@ -140,16 +191,48 @@ impl Config {
         Ok(config)
     }
 
-    /// Listens at an address, if that is safe: beyond this host only with a secret.
+    /// How the processes agree on a coordinator.
+    pub fn membership(&self) -> Arc<dyn Membership> {
+        #[cfg(feature = "etcd")]
+        if let Some(Etcd { endpoints, cluster }) = &self.etcd {
+            return Arc::new(super::etcd::Etcd::new(endpoints.clone(), cluster));
+        }
+        Arc::new(Embedded::new(self.coordinator.clone(), self.state.clone()))
+    }
+
+    /// Listens at an address, if that is safe: beyond this host only with a secret or certificates.
     pub fn listen(&self, address: &str) -> Result<TcpListener, ClusterError> {
         let failed = |source| ClusterError::Listen { address: address.to_owned(), source };
         let resolved: Vec<_> = address.to_socket_addrs().map_err(failed)?.collect();
         let outside = resolved.iter().map(|a| a.ip()).any(|ip: IpAddr| !ip.is_loopback());
-        if outside && self.secret.is_empty() {
+        if outside && self.security.is_open() {
             return Err(ClusterError::Open { address: address.to_owned() });
         }
         TcpListener::bind(&resolved[..]).map_err(failed)
     }
+}
+
+/// The three files of TLS, in the order of certificate, key and authority.
+pub const TLS: [&str; 3] = ["THALWEG_TLS_CERT", "THALWEG_TLS_KEY", "THALWEG_TLS_CA"];
+
+fn security(get: &impl Fn(&str) -> Option<String>) -> Result<Security, ClusterError> {
+    let secret = get("THALWEG_SECRET").map(Secret::new).unwrap_or_default();
+    let files = TLS.map(|name| get(name).filter(|path| !path.is_empty()));
+    let Some(some) = files.iter().flatten().next() else {
+        return Ok(Security::by(secret));
+    };
+    if cfg!(not(feature = "tls")) {
+        return Err(bad(&TLS.join(", "), some, "unset, or the program built with the feature `tls`"));
+    }
+    if let Some(missing) = TLS.iter().zip(&files).find(|(_, file)| file.is_none()) {
+        return Err(bad(missing.0, "", "a file: certificate, key and authority belong together"));
+    }
+    #[cfg(feature = "tls")]
+    if let [Some(certificate), Some(key), Some(authority)] = files.map(|file| file.map(PathBuf::from)) {
+        let tls = super::tls::Tls::from_files(&certificate, &key, &authority)?;
+        return Ok(Security { secret, tls: Some(Arc::new(tls)) });
+    }
+    Ok(Security::by(secret))
 }
 
 /// The place of a process among those that a launcher has numbered.
@@ -167,9 +250,10 @@ impl Numbered {
         ["SLURM_PROCID", "SLURM_NTASKS"],
     ];
 
-    /// `None` without a coordinator's address: a program in such a job that knows of no cluster is alone.
+    /// `None` without a way to the coordinator: a program in such a job that knows of no cluster is alone.
     fn find(get: &impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ClusterError> {
-        if get("THALWEG_ROLE").is_some() || get("THALWEG_COORDINATOR").is_none() {
+        let way = get("THALWEG_COORDINATOR").or_else(|| get("THALWEG_ETCD"));
+        if get("THALWEG_ROLE").is_some() || way.is_none() {
             return Ok(None);
         }
         let named =
@@ -243,6 +327,8 @@ mod tests {
         for (variables, part) in [
             (vec![("THALWEG_ROLE", "boss")], "THALWEG_ROLE is \"boss\""),
             (vec![worker], "THALWEG_COORDINATOR"),
+            (vec![worker, ("THALWEG_ETCD", "somewhere")], "THALWEG_ETCD is \"somewhere\""),
+            (vec![("THALWEG_TLS_CERT", "x.pem")], "THALWEG_TLS_"),
             (vec![("THALWEG_SLOTS", "0")], "THALWEG_SLOTS is \"0\""),
             (vec![("THALWEG_SLOTS", "many")], "\"many\""),
             (vec![("THALWEG_SYNC", "bps")], "\"bps\""),
@@ -254,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_this_host_a_secret_is_needed() {
+    fn beyond_this_host_a_secret_is_needed_or_tls() {
         let open = config(&[]).unwrap();
         assert!(matches!(open.listen("0.0.0.0:0"), Err(ClusterError::Open { .. })));
         assert!(open.listen("127.0.0.1:0").is_ok());

@@ -5,14 +5,9 @@
 //! An eavesdropper cannot replay it, since both sides drew new numbers. It does not encrypt.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-
-/// How long a peer may take to prove itself.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What all processes of a cluster know and nobody else. Empty is allowed on loopback only.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -60,35 +55,42 @@ pub fn random<const N: usize>() -> [u8; N] {
 }
 
 /// The side that was connected to.
-pub fn accept(stream: &mut TcpStream, secret: &Secret) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+pub fn accept(stream: &mut (impl Read + Write), secret: &Secret) -> io::Result<()> {
     let challenge = random::<32>();
     stream.write_all(&challenge)?;
     let (mut answer, mut proof) = ([0; 32], [0; 32]);
     stream.read_exact(&mut answer)?;
     stream.read_exact(&mut proof)?;
     verify(secret.mac(b"connect", &challenge, &answer), &proof)?;
-    stream.write_all(&secret.mac(b"accept", &challenge, &answer).finalize().into_bytes())?;
-    stream.set_read_timeout(None)
+    stream.write_all(&secret.mac(b"accept", &challenge, &answer).finalize().into_bytes())
 }
 
 /// The side that connects.
-pub fn connect(stream: &mut TcpStream, secret: &Secret) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+pub fn connect(stream: &mut (impl Read + Write), secret: &Secret) -> io::Result<()> {
     let mut challenge = [0; 32];
-    stream.read_exact(&mut challenge)?;
+    stream.read_exact(&mut challenge).map_err(silent)?;
     let answer = random::<32>();
     let proof = secret.mac(b"connect", &challenge, &answer).finalize().into_bytes();
     stream.write_all(&[&answer[..], &proof[..]].concat())?;
     let mut proof = [0; 32];
     stream.read_exact(&mut proof).map_err(|_| wrong_secret())?;
-    verify(secret.mac(b"accept", &challenge, &answer), &proof)?;
-    stream.set_read_timeout(None)
+    verify(secret.mac(b"accept", &challenge, &answer), &proof)
 }
 
 /// In constant time.
 fn verify(mac: Hmac<Sha256>, proof: &[u8; 32]) -> io::Result<()> {
     mac.verify_slice(proof).map_err(|_| wrong_secret())
+}
+
+/// A peer that waits for a certificate says nothing; one that refuses ours says so.
+fn silent(e: io::Error) -> io::Error {
+    match e.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::WouldBlock => {
+            let problem = "the peer says nothing; does it want a certificate (THALWEG_TLS_CERT)?";
+            io::Error::new(io::ErrorKind::PermissionDenied, problem)
+        }
+        _ => e,
+    }
 }
 
 fn wrong_secret() -> io::Error {
@@ -101,7 +103,7 @@ fn wrong_secret() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     fn meet(accepts: &'static str, connects: &'static str) -> (io::Result<()>, io::Result<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

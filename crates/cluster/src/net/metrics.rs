@@ -11,6 +11,7 @@ use crate::error::ClusterError;
 /// A request may take so long and have so many bytes.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LONGEST: usize = 8 << 10;
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Answers `GET /metrics` on a thread of its own until the coordinator ends. Anything but loopback is refused: there is
 /// no secret in a scrape.
@@ -25,19 +26,22 @@ pub(super) fn serve(node: Node<CoordinatorProcess>, address: &str) -> Result<(),
         });
     }
     let listener = TcpListener::bind(&resolved[..]).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
     std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            if node.is_closed() {
-                return;
+        // Looks up now and then: a coordinator that was deposed leaves the port to its successor.
+        while !node.is_closed() {
+            match listener.accept() {
+                // One after another: a scrape is short, and a slow one loses its connection.
+                Ok((stream, _)) => drop(answer(stream, || node.lock().metrics(node.now()))),
+                Err(_) => std::thread::sleep(LOOK),
             }
-            // One after another: a scrape is short, and a slow one loses its connection.
-            let _ = answer(stream, || node.lock().metrics(node.now()));
         }
     });
     Ok(())
 }
 
 fn answer(mut stream: TcpStream, metrics: impl FnOnce() -> String) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let (mut request, mut chunk) = (Vec::new(), [0; 1024]);

@@ -1,8 +1,14 @@
 //! Real processes: sockets, threads, the clock on the wall, and the environment.
 
 pub mod config;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod handshake;
+pub mod membership;
 mod metrics;
 pub mod node;
 pub mod process;
 mod sharing;
+pub mod stream;
+#[cfg(feature = "tls")]
+pub mod tls;

@@ -8,14 +8,15 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::{self, BufReader};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::handshake::{self, Secret};
+use super::membership::Membership;
 use super::sharing::{self, Ends};
+use super::stream::{Security, Stream};
 use crate::ids::{Peer, ServerId};
 use crate::message::{Message, Outgoing, Time};
 use crate::wire::{Frame, Incoming, KeySets, Lanes, Limits};
@@ -59,8 +60,8 @@ struct Shared<M> {
     machine: Mutex<M>,
     changed: Condvar,
     links: Mutex<Links>,
-    coordinator: String,
-    secret: Secret,
+    membership: Arc<dyn Membership>,
+    security: Security,
     start: Instant,
     closed: AtomicBool,
     shares_memory: AtomicBool,
@@ -103,19 +104,20 @@ impl Queue {
 #[derive(Clone)]
 struct Link {
     id: u64,
+    address: String, // where we connected to; empty when the peer connected to us
     queue: Queue,
-    stream: Option<Arc<TcpStream>>, // for shutting it down; none while it connects
+    stream: Option<Stream>, // for shutting it down; none while it connects
 }
 
 impl<M: Machine> Node<M> {
-    /// Runs a machine that finds its coordinator at this address.
-    pub fn new(machine: M, coordinator: String, secret: Secret) -> Self {
+    /// Runs a machine that finds its coordinator so.
+    pub fn new(machine: M, membership: Arc<dyn Membership>, security: Security) -> Self {
         let node = Self(Arc::new(Shared {
             machine: Mutex::new(machine),
             changed: Condvar::new(),
             links: Mutex::default(),
-            coordinator,
-            secret,
+            membership,
+            security,
             start: Instant::now(),
             closed: AtomicBool::new(false),
             shares_memory: AtomicBool::new(false),
@@ -141,14 +143,16 @@ impl<M: Machine> Node<M> {
                 if node.is_closed() {
                     return;
                 }
-                let Ok(mut stream) = stream else { continue };
+                let Ok(socket) = stream else { continue };
                 let node = node.clone();
                 std::thread::spawn(move || {
-                    // Whoever cannot prove the secret loses this connection, and nothing else happens.
-                    let may = node.0.shares_memory.load(Ordering::Relaxed) && same_host(&stream);
-                    let accepted = handshake::accept(&mut stream, &node.0.secret)
-                        .and_then(|()| soon(&mut stream, |stream| sharing::accept(stream, may)));
-                    if let Ok(ends) = accepted {
+                    // Whoever cannot prove to belong here loses this connection, and nothing else happens.
+                    let accepted = Stream::accept(socket, &node.0.security).and_then(|mut stream| {
+                        let may = node.0.shares_memory.load(Ordering::Relaxed) && stream.is_on_this_host();
+                        let ends = stream.soon(|stream| sharing::accept(stream, may))?;
+                        Ok((stream, ends))
+                    });
+                    if let Ok((stream, ends)) = accepted {
                         node.run(stream, ends, None);
                     }
                 });
@@ -192,7 +196,7 @@ impl<M: Machine> Node<M> {
 
     /// Why the coordinator was last not reached.
     pub fn problem(&self) -> Option<String> {
-        self.links().problem.clone()
+        self.links().problem.clone().or_else(|| self.0.membership.problem())
     }
 
     /// Bytes received and sent.
@@ -204,9 +208,7 @@ impl<M: Machine> Node<M> {
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::SeqCst);
         for (_, link) in std::mem::take(&mut self.links().by_peer) {
-            if let Some(stream) = link.stream {
-                let _ = stream.shutdown(Shutdown::Both);
-            }
+            link.stream.iter().for_each(Stream::shutdown);
         }
         self.0.changed.notify_all();
     }
@@ -223,6 +225,7 @@ impl<M: Machine> Node<M> {
     fn keep_time(&self) {
         while !self.is_closed() {
             std::thread::sleep(TICK);
+            self.follow();
             let due: Vec<Peer> = {
                 let mut links = self.links();
                 let now = Instant::now();
@@ -239,6 +242,18 @@ impl<M: Machine> Node<M> {
                 due.into_iter().for_each(|peer| out.extend(machine.reconnected(peer, now)));
                 (out, ())
             });
+        }
+    }
+
+    /// Lets go of a coordinator when another one is known. One that was stopped does not end the connection itself.
+    fn follow(&self) {
+        let mut links = self.links();
+        let Some(link) = links.by_peer.get(&Peer::Coordinator) else { return };
+        if self.0.membership.coordinator().is_some_and(|now| now != link.address) {
+            let stream = link.stream.clone();
+            links.by_peer.remove(&Peer::Coordinator);
+            links.broken.push((Peer::Coordinator, Instant::now()));
+            stream.iter().for_each(Stream::shutdown);
         }
     }
 
@@ -265,7 +280,7 @@ impl<M: Machine> Node<M> {
     /// Where to connect to; workers connect to us, not we to them.
     fn find(&self, machine: &M, to: Peer) -> Option<String> {
         match to {
-            Peer::Coordinator => Some(self.0.coordinator.clone()),
+            Peer::Coordinator => self.0.membership.coordinator(),
             Peer::Server(id) => machine.address(id),
             Peer::Worker(_) | Peer::Newcomer(_) => None,
         }
@@ -274,14 +289,14 @@ impl<M: Machine> Node<M> {
     fn connect(&self, to: Peer, address: String) -> Link {
         let (queue, frames) = Queue::new();
         let id = self.0.next_link.fetch_add(1, Ordering::Relaxed);
-        let node = self.clone();
+        let (node, place) = (self.clone(), address.clone());
         std::thread::spawn(move || {
-            let connected = reach(&address).and_then(|mut stream| {
-                handshake::connect(&mut stream, &node.0.secret)?;
+            let connected = reach(&address).and_then(|socket| {
+                let mut stream = Stream::connect(socket, &address, &node.0.security)?;
                 // Nothing large is ever said to a coordinator.
                 let may = node.0.shares_memory.load(Ordering::Relaxed) && to != Peer::Coordinator;
-                let may = may && same_host(&stream);
-                let ends = soon(&mut stream, |stream| sharing::offer(stream, may))?;
+                let may = may && stream.is_on_this_host();
+                let ends = stream.soon(|stream| sharing::offer(stream, may))?;
                 Ok((stream, ends))
             });
             let problem = connected.as_ref().err().map(|e| format!("{address}: {e}"));
@@ -293,13 +308,12 @@ impl<M: Machine> Node<M> {
                 Err(_) => node.broken(id),
             }
         });
-        Link { id, queue, stream: None }
+        Link { id, address: place, queue, stream: None }
     }
 
     /// Reads from a connection until it ends. Who connected has a queue already.
-    fn run(&self, stream: TcpStream, ends: Ends, connected: Option<(Peer, u64, Receiver<Frame>)>) {
-        let _ = stream.set_nodelay(true);
-        let Ok(writing) = stream.try_clone().map(Arc::new) else { return };
+    fn run(&self, stream: Stream, ends: Ends, connected: Option<(Peer, u64, Receiver<Frame>)>) {
+        let writing = stream.clone();
         let (mut known, id, frames, queue) = match connected {
             Some((peer, id, frames)) => {
                 if let Some(link) = self.links().by_peer.get_mut(&peer).filter(|l| l.id == id) {
@@ -313,10 +327,10 @@ impl<M: Machine> Node<M> {
             }
         };
         let (inlet, outlet) = ends.unzip();
-        let writer = writing.clone();
+        let mut writer = writing.clone();
         std::thread::spawn(move || {
-            let _ = write(&mut &*writer, &frames, Lanes::sharing(outlet));
-            let _ = writer.shutdown(Shutdown::Both);
+            let _ = write(&mut writer, &frames, Lanes::sharing(outlet));
+            writer.shutdown();
         });
         // For headers and small messages; large arrays pass it by, but for what comes in with their header.
         let mut reader = BufReader::with_capacity(1 << 13, stream);
@@ -328,14 +342,15 @@ impl<M: Machine> Node<M> {
                 break;
             }
             if let Some(queue) = queue.as_ref().filter(|_| known != Some(from)) {
-                let link = Link { id, queue: queue.clone(), stream: Some(writing.clone()) };
+                let stream = Some(writing.clone());
+                let link = Link { id, address: String::new(), queue: queue.clone(), stream };
                 self.links().by_peer.insert(from, link);
                 known = Some(from);
             }
             self.step(|machine, now| (machine.handle(from, message, now), ()));
         }
         self.broken(id);
-        let _ = writing.shutdown(Shutdown::Both);
+        writing.shutdown();
     }
 
     /// A link has ended: forget it, and tell the machine in a moment.
@@ -371,18 +386,4 @@ fn write(to: &mut impl io::Write, frames: &Receiver<Frame>, mut lanes: Lanes) ->
         }
     }
     Ok(())
-}
-
-/// Whether the other side has an address of this host.
-fn same_host(stream: &TcpStream) -> bool {
-    let addresses = stream.peer_addr().and_then(|peer| Ok((peer, stream.local_addr()?)));
-    addresses.is_ok_and(|(peer, own)| peer.ip() == own.ip())
-}
-
-/// Does something for which a peer has as long as for proving itself.
-fn soon<T>(stream: &mut TcpStream, f: impl FnOnce(&mut TcpStream) -> io::Result<T>) -> io::Result<T> {
-    stream.set_read_timeout(Some(CONNECT))?;
-    let result = f(stream)?;
-    stream.set_read_timeout(None)?;
-    Ok(result)
 }

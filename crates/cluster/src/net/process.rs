@@ -1,36 +1,37 @@
 //! The processes of a cluster: coordinator, server, and a worker's session, each on sockets.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::config::Config;
 use super::handshake::random;
+use super::membership::Memory;
 use super::node::{Machine, Node};
 use crate::coordinator::{Coordinator, Durable};
 use crate::error::ClusterError;
 use crate::ids::{Clock, Peer, ServerId};
 use crate::message::{Counts, Join, Message, Outgoing, Role, Time};
+use crate::report::{Progress, Report, Standing, holds};
 use crate::rule::Registry;
 use crate::server::{Server, Source};
 use crate::session::{Event, Session};
 use crate::state::{Parts, Plan};
 use crate::storage::{Saver, Storage};
-use crate::view::View;
-use crate::wire::{Reader, Wire, Writer};
 
 /// Between two looks at whether to end.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a server that was asked to end may take to hand over its shards.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// The coordinator with its file and what it was last told by everybody.
+/// The coordinator with its memory and what it was last told by everybody.
 pub struct CoordinatorProcess {
     coordinator: Coordinator,
-    file: Option<PathBuf>,
+    memory: Box<dyn Memory>,
     stored: Option<Durable>,
+    problem: Option<String>, // why it could not be stored
     told: BTreeMap<Peer, Told>,
 }
 
@@ -45,8 +46,11 @@ struct Told {
 
 impl Machine for CoordinatorProcess {
     fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
+        if !self.leads() {
+            return Vec::new();
+        }
         match &message {
-            Message::AskStatus => return vec![(from, Message::Status(self.status(now)))],
+            Message::AskStatus => return vec![(from, Message::Status(self.report(now)))],
             Message::Heartbeat(h) => {
                 let told = self.told.entry(from).or_insert_with(|| Told {
                     waiting_for: String::new(),
@@ -62,14 +66,15 @@ impl Machine for CoordinatorProcess {
             _ => {}
         }
         let out = self.coordinator.handle(from, message, now);
-        self.store();
-        out
+        self.once_stored(out)
     }
 
     fn tick(&mut self, now: Time) -> Vec<Outgoing> {
+        if !self.leads() {
+            return Vec::new();
+        }
         let out = self.coordinator.tick(now);
-        self.store();
-        out
+        self.once_stored(out)
     }
 
     fn reconnected(&mut self, _peer: Peer, _now: Time) -> Vec<Outgoing> {
@@ -90,69 +95,68 @@ impl Machine for CoordinatorProcess {
 }
 
 impl CoordinatorProcess {
-    /// A new one, or one that goes on from its file.
-    pub fn new(config: &Config) -> Result<Self, ClusterError> {
-        let stored = config.state.as_deref().filter(|p| p.exists()).map(load).transpose()?;
+    /// A new one, or one that goes on from what is remembered.
+    pub fn new(config: &Config, mut memory: Box<dyn Memory>) -> Result<Self, ClusterError> {
+        let stored = memory.load()?;
         let (size, timing) = (config.size.clone(), config.timing);
         let coordinator = match stored.clone() {
             Some(durable) => Coordinator::recover(size, timing, durable, Time::ZERO),
             None => Coordinator::new(size, timing, None, None),
         };
-        Ok(Self { coordinator, file: config.state.clone(), stored, told: BTreeMap::new() })
+        Ok(Self { coordinator, memory, stored, problem: None, told: BTreeMap::new() })
     }
 
-    /// What must outlive a crash is on disk before any message of the step leaves.
-    fn store(&mut self) {
-        let (Some(file), durable) = (&self.file, self.coordinator.durable()) else { return };
+    /// Whether this process is still the coordinator.
+    pub fn leads(&self) -> bool {
+        self.memory.leads()
+    }
+
+    /// What must outlive a crash is stored before any message of the step leaves. A coordinator that cannot keep its
+    /// promises over a crash makes none: what it would have said is asked for again.
+    fn once_stored(&mut self, out: Vec<Outgoing>) -> Vec<Outgoing> {
+        let durable = self.coordinator.durable();
         if self.stored.as_ref() == Some(durable) {
-            return;
+            return out;
         }
-        // A coordinator that cannot keep its promises over a crash must not make any.
-        store(file, durable).unwrap_or_else(|e| panic!("cannot store the view in {}: {e}", file.display()));
+        let problem = self.memory.store(durable).err().map(|e| e.to_string());
+        if problem.is_some() && problem != self.problem {
+            eprintln!("coordinator: cannot store the view: {}", problem.as_deref().unwrap_or_default());
+        }
+        self.problem = problem;
+        if self.problem.is_some() {
+            return Vec::new();
+        }
         self.stored = Some(durable.clone());
+        out
     }
 
-    /// One line per process: who it is, how far, how fast, and what it waits for.
-    fn status(&mut self, now: Time) -> Vec<String> {
+    /// What is known of every process.
+    pub fn report(&mut self, now: Time) -> Report {
         let view = self.coordinator.view().clone();
-        let mut lines = vec![format!(
-            "view {}: {} servers, {} workers, {} shards, {} slots",
-            view.epoch.0,
-            view.servers.len(),
-            view.workers.len(),
-            view.shards.len(),
-            view.slots.len()
-        )];
-        let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), m));
-        for (peer, member) in servers.chain(view.workers.iter().map(|(id, m)| (Peer::Worker(*id), m))) {
-            let holds = holds(&view, peer);
-            let Some(told) = self.told.get_mut(&peer) else {
-                lines.push(format!("{}: {holds}, not heard of yet", member.name));
-                continue;
-            };
-            let (since, clock) = told.since;
-            let speed = (told.clock.saturating_sub(clock)) as f64 / (now - since).as_secs_f64().max(1e-3);
-            told.since = (now, told.clock);
-            let waits = if told.waiting_for.is_empty() { "works" } else { &told.waiting_for };
-            let Counts { received, sent, waited, staleness } = told.counts;
-            let idle = match peer {
-                Peer::Worker(_) => {
-                    let lived = (now - told.began).as_secs_f64().max(1e-3);
-                    let share = (100.0 * waited.as_secs_f64() / lived).min(100.0);
-                    format!("staleness {staleness}, waited {:.1} s ({share:.0} %), ", waited.as_secs_f64())
-                }
-                _ => String::new(),
-            };
-            let (received, sent) = (received as f64 / 1e6, sent as f64 / 1e6);
-            lines.push(format!(
-                "{}: {holds}, clock {}, {speed:.1} steps/s, {idle}received {received:.1} MB, sent {sent:.1} MB, \
-                 heard of {:.0} ms ago, {waits}",
-                member.name,
-                told.clock,
-                (now - told.at).as_secs_f64() * 1e3
-            ));
+        let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), Role::Server, m));
+        let workers = view.workers.iter().map(|(id, m)| (Peer::Worker(*id), Role::Worker, m));
+        let members = servers.chain(workers).map(|(peer, role, member)| {
+            let told = self.told.get_mut(&peer).map(|told| told.progress(now));
+            Standing { name: member.name.clone(), role, holds: holds(&view, peer), told }
+        });
+        let (epoch, n_shards, n_slots) = (view.epoch, view.shards.len() as u32, view.slots.len() as u32);
+        Report { epoch, n_shards, n_slots, members: members.collect() }
+    }
+}
+
+impl Told {
+    /// The speed is that since the last time.
+    fn progress(&mut self, now: Time) -> Progress {
+        let (since, clock) = std::mem::replace(&mut self.since, (now, self.clock));
+        let seconds = now.saturating_sub(since).as_secs_f32().max(1e-3);
+        Progress {
+            clock: self.clock,
+            speed: self.clock.saturating_sub(clock) as f32 / seconds,
+            counts: self.counts,
+            lived: now.saturating_sub(self.began),
+            silence: now.saturating_sub(self.at),
+            waiting_for: self.waiting_for.clone(),
         }
-        lines
     }
 }
 
@@ -187,47 +191,6 @@ impl CoordinatorProcess {
         }
         text
     }
-}
-
-fn holds(view: &View, peer: Peer) -> String {
-    let list = |numbers: Vec<String>| if numbers.is_empty() { "none".into() } else { numbers.join(" ") };
-    match peer {
-        Peer::Server(id) => {
-            let roles = view.shards.iter().enumerate().filter_map(|(i, c)| {
-                let role = match c.pipeline().position(|s| s == id)? {
-                    0 => "head",
-                    _ if c.joining.is_some_and(|(s, _)| s == id) => "joins",
-                    _ => "copy",
-                };
-                Some(format!("{i}:{role}"))
-            });
-            format!("shards {}", list(roles.collect()))
-        }
-        Peer::Worker(id) => {
-            format!("slots {}", list(view.slots_of(id).iter().map(|s| s.0.to_string()).collect()))
-        }
-        Peer::Coordinator | Peer::Newcomer(_) => String::new(),
-    }
-}
-
-fn load(path: &Path) -> Result<Durable, ClusterError> {
-    let wrong = |problem: String| ClusterError::StateFile { path: path.display().to_string(), problem };
-    let bytes = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
-    let (sum, text) = bytes.split_first_chunk::<4>().ok_or_else(|| wrong("it is too short".into()))?;
-    if crc32fast::hash(text) != u32::from_le_bytes(*sum) {
-        return Err(wrong("its checksum is wrong; remove it to begin anew".into()));
-    }
-    Durable::get(&mut Reader::new(text)).map_err(|e| wrong(e.to_string()))
-}
-
-fn store(path: &Path, durable: &Durable) -> std::io::Result<()> {
-    let mut w = Writer::default();
-    durable.put(&mut w);
-    let text = w.into_text();
-    let temporary = path.with_extension("new");
-    std::fs::write(&temporary, [&crc32fast::hash(&text).to_le_bytes()[..], &text].concat())?;
-    std::fs::File::open(&temporary)?.sync_all()?;
-    std::fs::rename(temporary, path)
 }
 
 /// A server that begins a new life when it was expelled without having asked for it.
@@ -412,20 +375,56 @@ fn join(role: Role, name: &str, address: &str, restored: Option<Clock>) -> Join 
     Join { role, nonce, name: name.to_owned(), address: address.to_owned(), restored }
 }
 
-/// Runs the coordinator until the process is asked to end.
+/// Runs the coordinator until the process is asked to end; where it is elected, whenever it is chosen.
 pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
     let end = ending(config)?;
-    let listener = config.listen(&config.coordinator)?;
-    let node = Node::new(CoordinatorProcess::new(config)?, config.coordinator.clone(), config.secret.clone());
-    node.listen(listener);
-    if let Some(address) = &config.metrics {
-        super::metrics::serve(node.clone(), address)?;
+    let membership = config.membership();
+    loop {
+        let (listener, address) = bind(config, &config.coordinator)?;
+        let Some(memory) = membership.campaign(&address, &end)? else { return Ok(()) };
+        if config.etcd.is_some() {
+            println!("coordinator {address} ({})", config.name);
+        }
+        let process = match CoordinatorProcess::new(config, memory) {
+            // Gone again between the election and the first look; so is the place, then.
+            Err(e @ ClusterError::Etcd { .. }) => {
+                eprintln!("{}: {e}", config.name);
+                continue;
+            }
+            made => made?,
+        };
+        let node = Node::new(process, membership.clone(), config.security.clone());
+        node.listen(listener);
+        if let Some(address) = &config.metrics {
+            let served = super::metrics::serve(node.clone(), address);
+            // Who led before on this host may still have the port; a cluster does not end for that.
+            match served {
+                Err(e @ ClusterError::Listen { .. }) if config.etcd.is_some() => {
+                    eprintln!("{}: no metrics: {e}", config.name);
+                }
+                served => served?,
+            }
+        }
+        let deposed = lead(config, &node, &end);
+        node.lock().memory.resign();
+        node.close();
+        if !deposed {
+            return Ok(());
+        }
+        eprintln!("{}: not the coordinator any more", config.name);
     }
+}
+
+/// Until it has come to its end, or, which is true then, was deposed.
+fn lead(config: &Config, node: &Node<CoordinatorProcess>, end: &AtomicBool) -> bool {
     // When nobody ends it, it stays until the last server has gone, but not for ever.
     let mut done_for = Duration::ZERO;
     while !end.load(Ordering::Relaxed) && done_for < DRAIN {
         std::thread::sleep(LOOK);
         let process = node.lock();
+        if !process.leads() {
+            return true;
+        }
         let (view, begun) = (process.coordinator.view(), process.coordinator.durable().begun);
         match config.until_done && begun && view.workers.is_empty() {
             true if view.servers.is_empty() => break,
@@ -433,16 +432,23 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
             false => done_for = Duration::ZERO,
         }
     }
-    node.close();
-    Ok(())
+    false
+}
+
+fn bind(config: &Config, address: &str) -> Result<(TcpListener, String), ClusterError> {
+    let listener = config.listen(address)?;
+    let failed = |source| ClusterError::Listen { address: address.to_owned(), source };
+    let address = listener.local_addr().map_err(failed)?.to_string();
+    Ok((listener, address))
 }
 
 /// Starts a coordinator's threads on a port of the system's choice, which the configuration learns.
 pub fn start_coordinator(config: &mut Config) -> Result<Node<CoordinatorProcess>, ClusterError> {
-    let listener = config.listen(&config.coordinator)?;
-    let failed = |source| ClusterError::Listen { address: config.coordinator.clone(), source };
-    config.coordinator = listener.local_addr().map_err(failed)?.to_string();
-    let node = Node::new(CoordinatorProcess::new(config)?, config.coordinator.clone(), config.secret.clone());
+    let (listener, address) = bind(config, &config.coordinator)?;
+    config.coordinator = address.clone();
+    let membership = config.membership();
+    let memory = membership.campaign(&address, &AtomicBool::new(false))?.expect("nobody ends it");
+    let node = Node::new(CoordinatorProcess::new(config, memory)?, membership, config.security.clone());
     node.listen(listener);
     Ok(node)
 }
@@ -489,11 +495,9 @@ pub fn start_server(
     registry: Registry,
     storage: Option<Storage>,
 ) -> Result<Node<ServerProcess>, ClusterError> {
-    let listener = config.listen(&format!("{}:0", config.bind))?;
-    let failed = |source| ClusterError::Listen { address: config.bind.clone(), source };
-    let address = listener.local_addr().map_err(failed)?.to_string();
+    let (listener, address) = bind(config, &format!("{}:0", config.bind))?;
     let server = ServerProcess::new(config, registry, storage, address);
-    let node = Node::new(server, config.coordinator.clone(), config.secret.clone());
+    let node = Node::new(server, config.membership(), config.security.clone());
     node.share_memory(config.shared_memory);
     node.listen(listener);
     Ok(node)
@@ -519,37 +523,44 @@ pub fn ending(config: &Config) -> Result<Arc<AtomicBool>, ClusterError> {
 }
 
 /// Asks a coordinator how things stand.
-pub fn ask_status(config: &Config) -> Result<Vec<String>, ClusterError> {
-    struct Asks(u64, Option<Vec<String>>, bool);
+pub fn ask_status(config: &Config) -> Result<Report, ClusterError> {
+    struct Asks {
+        nonce: u64,
+        answer: Option<Report>,
+        next: Time,
+    }
     impl Machine for Asks {
         fn handle(&mut self, _from: Peer, message: Message, _now: Time) -> Vec<Outgoing> {
-            if let Message::Status(lines) = message {
-                self.1 = Some(lines);
+            if let Message::Status(report) = message {
+                self.answer = Some(report);
             }
             Vec::new()
         }
-        fn tick(&mut self, _now: Time) -> Vec<Outgoing> {
-            let ask = !std::mem::replace(&mut self.2, true);
-            if ask { vec![(Peer::Coordinator, Message::AskStatus)] } else { Vec::new() }
+        fn tick(&mut self, now: Time) -> Vec<Outgoing> {
+            if now < self.next {
+                return Vec::new();
+            }
+            // Again, since a coordinator may have to be found first.
+            self.next = now + Duration::from_millis(100);
+            vec![(Peer::Coordinator, Message::AskStatus)]
         }
         fn reconnected(&mut self, _peer: Peer, _now: Time) -> Vec<Outgoing> {
-            self.2 = false;
             Vec::new()
         }
         fn me(&self) -> Peer {
-            Peer::Newcomer(self.0)
+            Peer::Newcomer(self.nonce)
         }
         fn address(&self, _server: ServerId) -> Option<String> {
             None
         }
         fn over(&self) -> bool {
-            self.1.is_some()
+            self.answer.is_some()
         }
     }
-    let asks = Asks(u64::from_le_bytes(random()), None, false);
-    let node = Node::new(asks, config.coordinator.clone(), config.secret.clone());
-    let lines = node.wait(Duration::from_secs(2), |asks| asks.1.take());
+    let asks = Asks { nonce: u64::from_le_bytes(random()), answer: None, next: Time::ZERO };
+    let node = Node::new(asks, config.membership(), config.security.clone());
+    let report = node.wait(Duration::from_secs(2), |asks| asks.answer.take());
     let problem = node.problem().unwrap_or_else(|| format!("{} does not answer", config.coordinator));
     node.close();
-    lines.ok_or(ClusterError::Unreachable { seconds: 2, problem })
+    report.ok_or(ClusterError::Unreachable { seconds: 2, problem })
 }

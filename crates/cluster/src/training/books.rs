@@ -8,7 +8,7 @@ use serde_json::Value;
 use thalweg_data::Position;
 use thalweg_nn::{Module, save_weights};
 use thalweg_tensor::Tensor;
-use thalweg_train::{Checkpoints, Fitted, Keep, Run, State, TrainError};
+use thalweg_train::{Checkpoints, Fitted, Keep, Place, Run, State, TrainError};
 
 use crate::error::ClusterError;
 use crate::ids::Clock;
@@ -19,7 +19,7 @@ const LAST_SHARDS: Duration = Duration::from_secs(10);
 /// The books, opened by whoever computes the first slot.
 pub(super) struct Books {
     pub n_shards: u32,
-    pub folder: Option<PathBuf>,
+    pub folder: Option<(PathBuf, Place)>, // of the run, and where its checkpoints lie
     pub every: Clock,
     pub size: usize,
     pub keep: usize,
@@ -79,19 +79,19 @@ impl Books {
     fn begin(&self, clock: Clock) -> Result<Option<Open>, TrainError> {
         let mut state = State { step: clock, ..State::default() };
         let (mut run, mut checkpoints) = (None, None);
-        if let Some(folder) = &self.folder {
+        if let Some((folder, place)) = &self.folder {
             let keep = Keep { last: self.keep, ..Keep::default() };
             // Who takes over in the middle of a run goes on with its folder; nobody else's is touched.
             let goes_on = Run::exists(folder) && (self.resume || clock > 0);
             if !goes_on {
                 run = Some(Run::create(folder, &self.config)?);
             }
-            match Checkpoints::open_shared(folder.join("checkpoints"), keep) {
+            match Checkpoints::open_shared(place, keep) {
                 Err(TrainError::Locked { .. }) => return Ok(None),
                 opened => checkpoints = Some(opened?),
             }
             if goes_on {
-                let (resumed, loaded) = Run::resume(folder)?;
+                let (resumed, loaded) = Run::resume_from(folder, place)?;
                 if let Some(loaded) = loaded.filter(|l| l.step <= clock) {
                     state = read_state(&loaded.state, folder, loaded.step)?;
                     state.step = clock;

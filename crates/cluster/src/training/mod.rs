@@ -102,7 +102,8 @@ where
         self
     }
 
-    /// [`Trainer::checkpoint_every`]: the servers write their shards.
+    /// [`Trainer::checkpoint_every`]: the servers write their shards. They lie in the folder of the run, which all
+    /// must see then, or where the variable `THALWEG_CHECKPOINTS` says.
     pub fn checkpoint_every(mut self, every: impl Into<Span>, folder: impl Into<PathBuf>) -> Self {
         self.trainer = self.trainer.checkpoint_every(every, folder);
         self
@@ -144,9 +145,12 @@ where
         let memory = if sync.gathers() { 1 } else { cluster.n_slots() };
         cluster = cluster.with_rule(RECENT, Recent(memory as f32));
         let every = parts.every.steps(per_epoch);
-        match &parts.folder {
-            Some(folder) => {
-                let found = storage(folder, every, parts.resume, &moved, &parts.net, &specs, &cluster)?;
+        let place = parts.folder.as_deref().map(|folder| cluster.checkpoints_of(folder)).transpose()?;
+        let folder = parts.folder.zip(place);
+        match &folder {
+            Some((folder, place)) => {
+                let place = (folder.as_path(), place);
+                let found = storage(place, every, parts.resume, &moved, &parts.net, &specs, &cluster)?;
                 cluster = cluster.with_storage(found);
             }
             None if parts.resume => return Err(TrainError::Nowhere.into()),
@@ -154,7 +158,7 @@ where
         }
         let books = Books {
             n_shards: cluster.n_shards() as u32,
-            folder: parts.folder,
+            folder,
             every,
             size: batches.size(),
             keep: parts.keep,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use thalweg_core::Shape;
 use thalweg_nn::Module;
 use thalweg_tensor::Tensor;
-use thalweg_train::{Loaded, Run, ShardParts, TrainError, load_latest, save_shard};
+use thalweg_train::{Loaded, Place, Run, ShardParts, TrainError, load_latest, save_shard};
 
 use crate::cluster::Cluster;
 use crate::error::ClusterError;
@@ -29,7 +29,7 @@ enum Kind {
 
 /// Where the shards of a training lie.
 pub(super) fn storage(
-    folder: &Path,
+    (folder, checkpoints): (&Path, &Place),
     every: Clock,
     resume: bool,
     moved: &[Arc<Moved>],
@@ -40,15 +40,15 @@ pub(super) fn storage(
     let trained = moved.iter().cloned().map(Kind::Trained);
     let buffers = net.buffers().into_iter().map(|n| Kind::Buffer(n.name, n.param.meta().shape));
     let kinds: Arc<Vec<Kind>> = Arc::new(trained.chain(buffers).chain([Kind::Loss]).collect());
-    let checkpoints = folder.join("checkpoints");
-    let loaded = if resume && Run::exists(folder) { load_latest(&checkpoints)? } else { None };
+    let there = cluster.checkpoints_elsewhere() || Run::exists(folder);
+    let loaded = if resume && there { load_latest(checkpoints)? } else { None };
     if let Some(loaded) = &loaded {
         check(loaded, folder, &kinds)?;
     }
     let (restored, loaded) = (loaded.as_ref().map(|l| l.step), Arc::new(loaded));
     let (layout, registry) = (Layout::of(specs, cluster.n_shards()), cluster.registry().clone());
     let divided = layout.parts(specs);
-    let saved = kinds.clone();
+    let (saved, checkpoints) = (kinds.clone(), checkpoints.clone());
     Ok(Storage {
         every: every.max(1),
         restored,

@@ -9,6 +9,7 @@ use crate::coordinator::Durable;
 use crate::error::Refusal;
 use crate::ids::{CallId, Epoch, Peer, ServerId, SessionId, ShardId, Slot, TableId};
 use crate::message::{Answer, Call, Counts, Done, Heartbeat, Join, Message, Outcome, Role};
+use crate::report::{Progress, Report, Standing};
 use crate::rule::Rule;
 use crate::state::{Pushed, Record, Sent};
 use crate::table::{Contents, Delta, Form, Init, PartSpec, Want};
@@ -29,7 +30,7 @@ wire!(enum Message, "message" {
     8 Grant { lease, view },
     9 Expelled,
     10 AskStatus,
-    11 Status(lines)
+    11 Status(report)
 });
 
 wire!(struct Call { epoch, shard, id, slot, clock, create, push, pull, fresh });
@@ -40,6 +41,9 @@ wire!(enum Pushed, "end of a push" { 0 Applied, 1 Duplicate, 2 Stale });
 wire!(struct Join { role, nonce, name, address, restored });
 wire!(enum Role, "role" { 0 Server, 1 Worker });
 wire!(struct Heartbeat { epoch, sent, caught_up, leaving, waiting_for, clock, counts });
+wire!(struct Report { epoch, n_shards, n_slots, members });
+wire!(struct Standing { name, role, holds, told });
+wire!(struct Progress { clock, speed, counts, lived, silence, waiting_for });
 wire!(struct Counts { received, sent, waited, staleness });
 
 wire!(struct View { epoch, servers, workers, shards, slots, restored });

@@ -1,13 +1,13 @@
 //! Finding the newest checkpoint that is whole.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde_json::Value;
 use thalweg_formats::safetensors;
 use thalweg_tensor::Tensor;
 
-use super::manifest::{Manifest, manifest_path, steps};
+use super::manifest::{Manifest, steps};
+use super::place::{Files, Place};
 use super::shards::merge;
 use super::writer::Best;
 use crate::error::TrainError;
@@ -36,56 +36,58 @@ pub struct CheckpointInfo {
     pub contents: Result<Loaded, String>,
 }
 
-/// Every checkpoint of a folder, newest first, each read and checked.
-pub fn inspect(folder: impl AsRef<Path>) -> Result<Vec<CheckpointInfo>, TrainError> {
-    let folder = folder.as_ref();
-    Ok(steps(folder)?.into_iter().map(|step| CheckpointInfo { step, contents: load(folder, step) }).collect())
+/// Every checkpoint of a place, newest first, each read and checked.
+pub fn inspect(place: impl Into<Place>) -> Result<Vec<CheckpointInfo>, TrainError> {
+    let place = place.into();
+    let files = place.files();
+    Ok(steps(files)?.into_iter().map(|step| CheckpointInfo { step, contents: load(files, step) }).collect())
 }
 
-/// The newest whole checkpoint of a folder; `None` when there is none at all. A damaged one is passed over, and the
+/// The newest whole checkpoint of a place; `None` when there is none at all. A damaged one is passed over, and the
 /// result says so; when all are damaged, that is an error.
-pub fn load_latest(folder: impl AsRef<Path>) -> Result<Option<Loaded>, TrainError> {
-    let folder = folder.as_ref();
+pub fn load_latest(place: impl Into<Place>) -> Result<Option<Loaded>, TrainError> {
+    let place = place.into();
+    let files = place.files();
     loop {
-        let listed = steps(folder)?;
-        match first_whole(folder, listed.clone()) {
+        let listed = steps(files)?;
+        match first_whole(files, listed.clone()) {
             // Another process has written and removed checkpoints meanwhile.
-            Err(TrainError::AllBroken { .. }) if steps(folder)? != listed => {}
+            Err(TrainError::AllBroken { .. }) if steps(files)? != listed => {}
             outcome => return outcome,
         }
     }
 }
 
 /// The whole checkpoint with the best score; among equals the newest. Without scores, the newest.
-pub fn load_best(folder: impl AsRef<Path>, best: Best) -> Result<Option<Loaded>, TrainError> {
-    let folder = folder.as_ref();
-    let score = |step: u64| Manifest::read(&manifest_path(folder, step)).ok().and_then(|m| m.score);
-    let mut scored: Vec<(u64, Option<f64>)> = steps(folder)?.into_iter().map(|s| (s, score(s))).collect();
+pub fn load_best(place: impl Into<Place>, best: Best) -> Result<Option<Loaded>, TrainError> {
+    let place = place.into();
+    let files = place.files();
+    let score = |step: u64| Manifest::read(files, step).ok().and_then(|m| m.score);
+    let mut scored: Vec<(u64, Option<f64>)> = steps(files)?.into_iter().map(|s| (s, score(s))).collect();
     scored.sort_by(|a, b| best.compare(a.1, b.1));
-    first_whole(folder, scored.into_iter().map(|(step, _)| step).collect())
+    first_whole(files, scored.into_iter().map(|(step, _)| step).collect())
 }
 
-fn first_whole(folder: &Path, steps: Vec<u64>) -> Result<Option<Loaded>, TrainError> {
+fn first_whole(files: &dyn Files, steps: Vec<u64>) -> Result<Option<Loaded>, TrainError> {
     let mut passed_over = Vec::new();
     for step in steps {
-        match load(folder, step) {
+        match load(files, step) {
             Ok(loaded) => return Ok(Some(Loaded { passed_over, ..loaded })),
             Err(reason) => passed_over.push(format!("checkpoint of step {step} cannot be used: {reason}")),
         }
     }
     match passed_over.is_empty() {
         true => Ok(None),
-        false => Err(TrainError::AllBroken { path: folder.to_owned(), reasons: passed_over }),
+        false => Err(TrainError::AllBroken { path: files.path(), reasons: passed_over }),
     }
 }
 
-fn load(folder: &Path, step: u64) -> Result<Loaded, String> {
-    let path = manifest_path(folder, step);
-    let manifest = Manifest::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+fn load(files: &dyn Files, step: u64) -> Result<Loaded, String> {
+    let manifest = Manifest::read(files, step).map_err(|e| format!("its manifest: {e}"))?;
     let mut parts = BTreeMap::new();
     for (name, part) in &manifest.parts {
         // Read, not mapped: the checksum is of the very bytes that become tensors.
-        let bytes = part.read(folder)?;
+        let bytes = part.read(files)?;
         let wrong = |reason: String| format!("{}: {reason}", part.file);
         let contents = safetensors::parse(&bytes).map_err(|e| wrong(e.to_string()))?;
         let tensors =

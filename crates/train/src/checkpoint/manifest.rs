@@ -1,13 +1,13 @@
 //! The file that makes a checkpoint: what belongs to it, and how to tell that it is whole.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
+use super::place::Files;
 use crate::error::TrainError;
 
 /// The only version there is.
@@ -53,18 +53,18 @@ impl Manifest {
         Self { version: VERSION, step, score: score.filter(|s| s.is_finite()), state, parts }
     }
 
-    pub(super) fn write(&self, path: &Path) -> Result<(), TrainError> {
+    pub(super) fn write(&self, files: &dyn Files) -> Result<(), TrainError> {
         let text = serde_json::to_string_pretty(self).expect("a manifest is always JSON");
         let raw = RawValue::from_string(text).expect("it has just been written");
         let sealed = Sealed { sha256: sha256(raw.get().as_bytes()), manifest: &raw };
         let text = serde_json::to_string_pretty(&sealed).expect("a manifest is always JSON") + "\n";
-        Ok(thalweg_formats::replace(path, |w| w.write_all(text.as_bytes()))?)
+        files.replace(&manifest_name(self.step), text.as_bytes())
     }
 
-    /// The manifest of a file, or what is wrong with it.
-    pub(super) fn read(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
-        let sealed: Sealed = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+    /// The manifest of a step, or what is wrong with it.
+    pub(super) fn read(files: &dyn Files, step: u64) -> Result<Self, String> {
+        let text = files.read(&manifest_name(step)).map_err(|e| e.to_string())?;
+        let sealed: Sealed = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
         let got = sha256(sealed.manifest.get().as_bytes());
         if got != sealed.sha256 {
             return Err(format!("its checksum is {got}, not {}", sealed.sha256));
@@ -79,10 +79,9 @@ impl Manifest {
 
 impl PartFile {
     /// The bytes of the file, or what is wrong with it.
-    pub(super) fn read(&self, folder: &Path) -> Result<Vec<u8>, String> {
-        let path = folder.join(&self.file);
-        let wrong = |reason: String| format!("{}: {reason}", path.display());
-        let bytes = std::fs::read(&path).map_err(|e| wrong(e.to_string()))?;
+    pub(super) fn read(&self, files: &dyn Files) -> Result<Vec<u8>, String> {
+        let wrong = |reason: String| format!("{}: {reason}", files.path().join(&self.file).display());
+        let bytes = files.read(&self.file).map_err(|e| e.to_string())?;
         if bytes.len() as u64 != self.bytes {
             return Err(wrong(format!("it has {} bytes, not {}", bytes.len(), self.bytes)));
         }
@@ -92,8 +91,8 @@ impl PartFile {
         }
     }
 
-    pub(super) fn is_whole(&self, folder: &Path) -> bool {
-        self.read(folder).is_ok()
+    pub(super) fn is_whole(&self, files: &dyn Files) -> bool {
+        self.read(files).is_ok()
     }
 }
 
@@ -101,8 +100,12 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-pub(super) fn manifest_path(folder: &Path, step: u64) -> PathBuf {
-    folder.join(format!("step-{step:010}.json"))
+fn manifest_name(step: u64) -> String {
+    format!("step-{step:010}.json")
+}
+
+pub(super) fn remove_manifest(files: &dyn Files, step: u64) -> Result<(), TrainError> {
+    files.remove(&manifest_name(step))
 }
 
 pub(super) fn part_name(step: u64, part: &str) -> String {
@@ -110,26 +113,12 @@ pub(super) fn part_name(step: u64, part: &str) -> String {
 }
 
 /// The steps that have a manifest, newest first, whether or not it can be read.
-pub(super) fn steps(folder: &Path) -> Result<Vec<u64>, TrainError> {
-    let mut steps: Vec<u64> = names(folder)?
+pub(super) fn steps(files: &dyn Files) -> Result<Vec<u64>, TrainError> {
+    let mut steps: Vec<u64> = files
+        .names()?
         .iter()
         .filter_map(|n| n.strip_prefix("step-")?.strip_suffix(".json")?.parse().ok())
         .collect();
     steps.sort_unstable_by(|a, b| b.cmp(a));
     Ok(steps)
-}
-
-/// The names in a folder; none when there is no folder.
-pub(super) fn names(folder: &Path) -> Result<Vec<String>, TrainError> {
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(TrainError::io("list", folder)(e)),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(TrainError::io("list", folder))?;
-        names.extend(entry.file_name().into_string());
-    }
-    Ok(names)
 }

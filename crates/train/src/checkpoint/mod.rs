@@ -7,9 +7,11 @@
 
 mod load;
 mod manifest;
+mod place;
 mod shards;
 mod writer;
 
 pub use load::{CheckpointInfo, Loaded, inspect, load_best, load_latest};
+pub use place::{Files, Hold, Place};
 pub use shards::{ShardParts, save_shard};
 pub use writer::{Best, Checkpoints, Keep, Snapshot};

@@ -5,21 +5,26 @@
 //! put together, so one process can go on from what many wrote, and the other way round.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use thalweg_tensor::Tensor;
 
 use super::manifest::{PartFile, part_name, sha256};
+use super::place::{Files, Place};
 use super::writer::{Checkpoints, copy};
 use crate::error::TrainError;
 
 /// The named tensors of each part.
 pub type ShardParts = BTreeMap<String, Vec<(String, Tensor)>>;
 
-/// Writes one shard of the checkpoint of a step. The folder is made when it is not there.
-pub fn save_shard(folder: &Path, step: u64, shard: u32, parts: ShardParts) -> Result<(), TrainError> {
-    std::fs::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
+/// Writes one shard of the checkpoint of a step. The place is made when it is not there.
+pub fn save_shard(
+    place: impl Into<Place>,
+    step: u64,
+    shard: u32,
+    parts: ShardParts,
+) -> Result<(), TrainError> {
+    let place = place.into();
     let mut files: BTreeMap<String, PartFile> = BTreeMap::new();
     for (part, tensors) in parts {
         let name = format!("{part}-{shard}");
@@ -27,21 +32,21 @@ pub fn save_shard(folder: &Path, step: u64, shard: u32, parts: ShardParts) -> Re
         let stored: Vec<_> = tensors.iter().map(|(n, t)| (n, copy(t))).collect();
         let tensors = stored.iter().map(|(n, t)| (n.as_str(), t));
         let bytes = thalweg_formats::safetensors::encode(tensors, &BTreeMap::new())?;
-        thalweg_formats::replace(&folder.join(&file), |w| w.write_all(&bytes))?;
+        place.files().replace(&file, &bytes)?;
         files.insert(name, PartFile { file, step, bytes: bytes.len() as u64, sha256: sha256(&bytes) });
     }
     let text = serde_json::to_vec(&files).expect("a list of files is always JSON");
-    Ok(thalweg_formats::replace(&list_path(folder, step, shard), |w| w.write_all(&text))?)
+    place.files().replace(&list_name(step, shard), &text)
 }
 
-fn list_path(folder: &Path, step: u64, shard: u32) -> PathBuf {
-    folder.join(format!("step-{step:010}.shard-{shard}.list"))
+fn list_name(step: u64, shard: u32) -> String {
+    format!("step-{step:010}.shard-{shard}.list")
 }
 
 /// The files that the shards have written, if all have.
-fn lists(folder: &Path, step: u64, n_shards: u32) -> Option<BTreeMap<String, PartFile>> {
+fn lists(files: &dyn Files, step: u64, n_shards: u32) -> Option<BTreeMap<String, PartFile>> {
     let list = |shard| {
-        let bytes = std::fs::read(list_path(folder, step, shard)).ok()?;
+        let bytes = files.read(&list_name(step, shard)).ok()?;
         serde_json::from_slice::<BTreeMap<String, PartFile>>(&bytes).ok()
     };
     (0..n_shards).map(list).collect::<Option<Vec<_>>>().map(|l| l.into_iter().flatten().collect())
@@ -58,7 +63,7 @@ impl Checkpoints {
         own: (&str, Vec<(String, Tensor)>),
     ) -> Result<bool, TrainError> {
         self.flush()?;
-        let Some(parts) = lists(self.folder()?, step, n_shards) else { return Ok(false) };
+        let Some(parts) = lists(self.files()?, step, n_shards) else { return Ok(false) };
         // The lists have done their work then, and are removed with what else no manifest names.
         self.finish(step, state, parts, own)?;
         Ok(true)

@@ -2,8 +2,6 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
@@ -11,7 +9,8 @@ use thalweg_core::Buffer;
 use thalweg_formats::{Stored, safetensors};
 use thalweg_tensor::Tensor;
 
-use super::manifest::{Manifest, PartFile, manifest_path, names, part_name, sha256, steps};
+use super::manifest::{Manifest, PartFile, part_name, remove_manifest, sha256, steps};
+use super::place::{Files, Hold, Place};
 use crate::error::TrainError;
 
 /// Which score is best.
@@ -111,48 +110,37 @@ pub struct Checkpoints {
 
 /// What the writing thread needs: lent to it for the time of one checkpoint.
 struct Store {
-    folder: PathBuf,
+    place: Place,
     keep: Keep,
     /// Whether other processes write parts of checkpoints too.
     shared: bool,
     /// The newest file of each part.
     parts: BTreeMap<String, PartFile>,
     /// Held as long as this process may write.
-    _lock: File,
+    hold: Hold,
 }
 
 impl Checkpoints {
-    /// Opens or makes a folder of checkpoints, and removes what a killed process left unfinished.
-    pub fn open(folder: impl AsRef<Path>, keep: Keep) -> Result<Self, TrainError> {
-        Self::open_as(folder.as_ref(), keep, false)
+    /// Opens or makes a place for checkpoints, and removes what a killed process left unfinished.
+    pub fn open(place: impl Into<Place>, keep: Keep) -> Result<Self, TrainError> {
+        Self::open_as(place.into(), keep, false)
     }
 
     /// The same, for checkpoints whose shards other processes write: those of steps that are not complete yet are left
     /// alone.
-    pub fn open_shared(folder: impl AsRef<Path>, keep: Keep) -> Result<Self, TrainError> {
-        Self::open_as(folder.as_ref(), keep, true)
+    pub fn open_shared(place: impl Into<Place>, keep: Keep) -> Result<Self, TrainError> {
+        Self::open_as(place.into(), keep, true)
     }
 
-    fn open_as(folder: &Path, keep: Keep, shared: bool) -> Result<Self, TrainError> {
-        fs::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
-        let lock_path = folder.join(".lock");
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .map_err(TrainError::io("open", &lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(TrainError::Locked { path: folder.to_owned() }),
-            Err(fs::TryLockError::Error(e)) => return Err(TrainError::io("lock", &lock_path)(e)),
-        }
-        let newest = steps(folder)?.into_iter().find_map(|s| Manifest::read(&manifest_path(folder, s)).ok());
+    fn open_as(place: Place, keep: Keep, shared: bool) -> Result<Self, TrainError> {
+        let hold = place.files().hold()?;
+        let found = steps(place.files())?;
+        let newest = found.iter().find_map(|s| Manifest::read(place.files(), *s).ok());
         let mut parts = newest.map(|m| m.parts).unwrap_or_default();
         // What is to be named again must be whole; the others will be written anew.
-        parts.retain(|name, part| keep.intervals.contains_key(name) && part.is_whole(folder));
-        let store = Store { folder: folder.to_owned(), keep, shared, parts, _lock: lock };
-        store.remove_strays(steps(folder)?.first().copied().unwrap_or(0))?;
+        parts.retain(|name, part| keep.intervals.contains_key(name) && part.is_whole(place.files()));
+        let store = Store { place, keep, shared, parts, hold };
+        store.remove_strays(found.first().copied().unwrap_or(0))?;
         Ok(Self { store: Some(store), writing: None })
     }
 
@@ -186,8 +174,8 @@ impl Checkpoints {
     }
 
     /// Where they lie.
-    pub(super) fn folder(&self) -> Result<&Path, TrainError> {
-        self.store.as_ref().map(|s| s.folder.as_path()).ok_or(TrainError::Writer)
+    pub(super) fn files(&self) -> Result<&dyn Files, TrainError> {
+        self.store.as_ref().map(Store::files).ok_or(TrainError::Writer)
     }
 
     /// Writes the manifest of files that others have written, and one more part.
@@ -222,6 +210,10 @@ struct Job {
 }
 
 impl Store {
+    fn files(&self) -> &dyn Files {
+        self.place.files()
+    }
+
     /// Decides which parts are due, and copies those.
     fn plan(&self, snapshot: Snapshot) -> Job {
         let Snapshot { step, score, state, parts } = snapshot;
@@ -245,24 +237,24 @@ impl Store {
         let mut parts = job.reused;
         for (name, tensors) in job.fresh {
             let file = part_name(job.step, &name);
-            let path = self.folder.join(&file);
             let bytes = safetensors::encode(tensors.iter().map(|(n, t)| (n.as_str(), t)), &BTreeMap::new())?;
-            thalweg_formats::replace(&path, |w| w.write_all(&bytes))?;
+            self.files().replace(&file, &bytes)?;
             let entry = PartFile { file, step: job.step, bytes: bytes.len() as u64, sha256: sha256(&bytes) };
             parts.insert(name, entry);
         }
         let manifest = Manifest::new(job.step, job.score, job.state, parts.clone());
-        manifest.write(&manifest_path(&self.folder, job.step))?;
+        manifest.write(self.files())?;
         self.parts.extend(parts);
         self.retire(job.step)
     }
 
     /// Removes the checkpoints that need not stay, manifests first. Those after the newest one are of a run that was
-    /// taken back to an earlier step.
+    /// taken back to an earlier step; or, where others might write, of a process that has overtaken this one.
     fn retire(&self, newest: u64) -> Result<(), TrainError> {
-        let all: Vec<(u64, Option<Manifest>)> = steps(&self.folder)?
+        let all: Vec<(u64, Option<Manifest>)> = steps(self.files())?
             .into_iter()
-            .map(|s| (s, Manifest::read(&manifest_path(&self.folder, s)).ok()))
+            .filter(|s| *s <= newest || matches!(self.hold, Hold::Sole(_)))
+            .map(|s| (s, Manifest::read(self.files(), s).ok()))
             .collect();
         let usable = || all.iter().filter_map(|(s, m)| Some((*s, m.as_ref()?))).filter(|(s, _)| *s <= newest);
         let mut stay: BTreeSet<u64> = usable().map(|(s, _)| s).take(self.keep.last.max(1)).collect();
@@ -271,7 +263,7 @@ impl Store {
             stay.extend(scored.min_by(|a, b| best.compare(Some(a.1), Some(b.1))).map(|(s, _)| s));
         }
         for (step, _) in all.iter().filter(|(s, _)| !stay.contains(s)) {
-            remove(&manifest_path(&self.folder, *step))?;
+            remove_manifest(self.files(), *step)?;
         }
         self.remove_strays(newest)
     }
@@ -281,20 +273,20 @@ impl Store {
     fn remove_strays(&self, newest: u64) -> Result<(), TrainError> {
         let mut named = BTreeSet::new();
         let mut all_read = true;
-        for step in steps(&self.folder)? {
-            match Manifest::read(&manifest_path(&self.folder, step)) {
+        for step in steps(self.files())? {
+            match Manifest::read(self.files(), step) {
                 Ok(m) => named.extend(m.parts.into_values().map(|p| p.file)),
                 Err(_) => all_read = false,
             }
         }
-        for name in names(&self.folder)? {
+        for name in self.files().names()? {
             // Of several writers, each finishes its own.
             let unfinished = !self.shared && name.starts_with(".thalweg-") && name.ends_with(".tmp");
             let step = name.strip_prefix("step-").and_then(|n| n.get(..10)?.parse::<u64>().ok());
             let old = step.is_some_and(|s| !self.shared || s <= newest);
             let part = old && (name.ends_with(".safetensors") || name.ends_with(".list"));
             if unfinished || part && all_read && !named.contains(&name) {
-                remove(&self.folder.join(name))?;
+                self.files().remove(&name)?;
             }
         }
         Ok(())
@@ -308,11 +300,4 @@ pub(super) fn copy(t: &Tensor) -> Stored {
         buffer.as_mut_slice::<T>().copy_from_slice(t.as_slice::<T>().expect("made contiguous above"));
     });
     Stored { buffer, shape: t.shape().clone() }
-}
-
-fn remove(path: &Path) -> Result<(), TrainError> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(TrainError::io("remove", path)(e)),
-        _ => Ok(()),
-    }
 }

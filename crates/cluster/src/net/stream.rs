@@ -1,0 +1,163 @@
+//! A connection whose other end has proved that it belongs to the cluster. It can be read and written at the same time.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::handshake::{self, Secret};
+#[cfg(feature = "tls")]
+use super::tls::{Encrypted, Tls};
+
+/// How long a peer may take to prove itself.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How peers prove that they belong to the cluster: by its secret, by certificates, or by both.
+#[derive(Debug, Clone, Default)]
+pub struct Security {
+    /// The cluster's secret. Empty is allowed on loopback and under TLS.
+    pub secret: Secret,
+    /// Certificates.
+    #[cfg(feature = "tls")]
+    pub tls: Option<Arc<Tls>>,
+}
+
+impl Security {
+    /// By a secret alone.
+    pub fn by(secret: Secret) -> Self {
+        Self {
+            secret,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+
+    /// Whether anybody who reaches a port may speak.
+    pub fn is_open(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return false;
+        }
+        self.secret.is_empty()
+    }
+}
+
+/// The connection.
+#[derive(Debug, Clone)]
+pub struct Stream(Kind);
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Plain(Arc<TcpStream>),
+    #[cfg(feature = "tls")]
+    Encrypted(Arc<Encrypted>),
+}
+
+impl Stream {
+    /// The side that was connected to.
+    pub fn accept(socket: TcpStream, security: &Security) -> io::Result<Self> {
+        Self::proved(
+            socket,
+            |socket| {
+                #[cfg(feature = "tls")]
+                if let Some(tls) = &security.tls {
+                    return Ok(Self(Kind::Encrypted(Arc::new(tls.accept(socket)?))));
+                }
+                Ok(Self(Kind::Plain(Arc::new(socket))))
+            },
+            |stream| handshake::accept(stream, &security.secret),
+        )
+    }
+
+    /// The side that connects to `address`.
+    pub fn connect(socket: TcpStream, address: &str, security: &Security) -> io::Result<Self> {
+        #[cfg(not(feature = "tls"))]
+        let _ = address;
+        Self::proved(
+            socket,
+            |socket| {
+                #[cfg(feature = "tls")]
+                if let Some(tls) = &security.tls {
+                    return Ok(Self(Kind::Encrypted(Arc::new(tls.connect(socket, address)?))));
+                }
+                Ok(Self(Kind::Plain(Arc::new(socket))))
+            },
+            |stream| handshake::connect(stream, &security.secret),
+        )
+    }
+
+    /// Certificates first, where there are any, then the secret; all of it soon.
+    fn proved(
+        socket: TcpStream,
+        begin: impl FnOnce(TcpStream) -> io::Result<Self>,
+        prove: impl FnOnce(&mut Self) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_nodelay(true)?;
+        let mut stream = begin(socket)?;
+        stream.soon(prove)?;
+        Ok(stream)
+    }
+
+    /// Whether the other side has an address of this host.
+    pub fn is_on_this_host(&self) -> bool {
+        let addresses = self.socket().peer_addr().and_then(|peer| Ok((peer, self.socket().local_addr()?)));
+        addresses.is_ok_and(|(peer, own)| peer.ip() == own.ip())
+    }
+
+    /// Does something for which a peer has as long as for proving itself.
+    pub fn soon<T>(&mut self, f: impl FnOnce(&mut Self) -> io::Result<T>) -> io::Result<T> {
+        self.socket().set_read_timeout(Some(PATIENCE))?;
+        let result = f(self)?;
+        self.socket().set_read_timeout(None)?;
+        Ok(result)
+    }
+
+    /// Ends it for both sides.
+    pub fn shutdown(&self) {
+        let _ = self.socket().shutdown(Shutdown::Both);
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match &self.0 {
+            Kind::Plain(socket) => socket,
+            #[cfg(feature = "tls")]
+            Kind::Encrypted(encrypted) => encrypted.socket(),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match &self.0 {
+            Kind::Plain(socket) => (&**socket).read(out),
+            #[cfg(feature = "tls")]
+            Kind::Encrypted(encrypted) => encrypted.read(out),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &self.0 {
+            Kind::Plain(socket) => (&**socket).write(bytes),
+            #[cfg(feature = "tls")]
+            Kind::Encrypted(encrypted) => encrypted.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &self.0 {
+            Kind::Plain(socket) => (&**socket).write_vectored(parts),
+            #[cfg(feature = "tls")]
+            Kind::Encrypted(encrypted) => match parts.iter().find(|p| !p.is_empty()) {
+                Some(part) => encrypted.write(part),
+                None => Ok(0),
+            },
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! Where checkpoints lie: a folder, or anything else that holds bytes under names.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::TrainError;
+
+/// Something that holds bytes under plain names.
+pub trait Files: Send + Sync {
+    /// All names; none when the place was never used.
+    fn names(&self) -> Result<Vec<String>, TrainError>;
+    /// The bytes of a name.
+    fn read(&self, name: &str) -> Result<Vec<u8>, TrainError>;
+    /// Puts bytes under a name. Nobody ever sees a part of them, and when it returns they outlive a crash.
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), TrainError>;
+    /// Removes a name, if it is there.
+    fn remove(&self, name: &str) -> Result<(), TrainError>;
+    /// Keeps other processes from writing until it is dropped. A place that cannot do so says [`Hold::Open`]; then what
+    /// may be of another process is never removed.
+    fn hold(&self) -> Result<Hold, TrainError>;
+    /// How it is called in messages.
+    fn path(&self) -> PathBuf;
+}
+
+/// A process's hold on a place.
+#[derive(Debug)]
+pub enum Hold {
+    /// Nobody else writes.
+    Sole(File),
+    /// Others might.
+    Open,
+}
+
+/// Where checkpoints lie. A path is one; so are the object stores of `thalweg-cluster`.
+#[derive(Clone)]
+pub struct Place(Arc<dyn Files>);
+
+impl Place {
+    /// Any other.
+    pub fn new(files: impl Files + 'static) -> Self {
+        Self(Arc::new(files))
+    }
+
+    pub(super) fn files(&self) -> &dyn Files {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Place({})", self.0.path().display())
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.path().display())
+    }
+}
+
+macro_rules! paths {
+    ($($t:ty)*) => {$(
+        impl From<$t> for Place {
+            fn from(path: $t) -> Self {
+                Self::new(Folder(AsRef::<Path>::as_ref(&path).to_owned()))
+            }
+        }
+    )*};
+}
+paths!(PathBuf &PathBuf &Path &str String);
+
+impl From<&Place> for Place {
+    fn from(place: &Place) -> Self {
+        place.clone()
+    }
+}
+
+struct Folder(PathBuf);
+
+impl Files for Folder {
+    fn names(&self) -> Result<Vec<String>, TrainError> {
+        let entries = match fs::read_dir(&self.0) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(TrainError::io("list", &self.0)(e)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(TrainError::io("list", &self.0))?;
+            names.extend(entry.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>, TrainError> {
+        let path = self.0.join(name);
+        fs::read(&path).map_err(TrainError::io("read", &path))
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), TrainError> {
+        fs::create_dir_all(&self.0).map_err(TrainError::io("create", &self.0))?;
+        Ok(thalweg_formats::replace(&self.0.join(name), |w| w.write_all(bytes))?)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), TrainError> {
+        let path = self.0.join(name);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(TrainError::io("remove", &path)(e)),
+            _ => Ok(()),
+        }
+    }
+
+    fn hold(&self) -> Result<Hold, TrainError> {
+        fs::create_dir_all(&self.0).map_err(TrainError::io("create", &self.0))?;
+        let path = self.0.join(".lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(TrainError::io("open", &path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Hold::Sole(lock)),
+            Err(fs::TryLockError::WouldBlock) => Err(TrainError::Locked { path: self.0.clone() }),
+            Err(fs::TryLockError::Error(e)) => Err(TrainError::io("lock", &path)(e)),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.clone()
+    }
+}
