@@ -18,10 +18,7 @@ const STEPS: &[Step] = &[
     ("op page", op_page::check),
     ("clippy", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])),
     ("tests", || cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--quiet"])),
-    ("features", || {
-        cargo(&["test", "-p", "thalweg-data", "--features", "download,parquet", "--tests", "--quiet"])
-    }),
-    ("cluster features", cluster_features),
+    ("features", features),
     ("doctests", || cargo(&["test", "--workspace", "--doc", "--quiet"])),
     ("golden", || golden::run_all(&root().join("golden"), None)),
     ("programs", || programs::run(0, Some(10_000))),
@@ -75,12 +72,12 @@ fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// What of the cluster needs more than pure Rust: tests of whole runs, with every such feature at once.
-fn cluster_features() -> Result<()> {
-    let (features, tests) =
-        ("thalweg-cli/etcd,thalweg-cli/object-store,thalweg-cli/tls", ["etcd", "objects", "tls"]);
-    let mut args = vec!["test", "--workspace", "--quiet", "--features", features];
-    tests.iter().for_each(|test| args.extend(["--test", test]));
+/// What needs more than pure Rust, with every such feature at once: one build, and the tests that are about them.
+fn features() -> Result<()> {
+    const FEATURES: &str = "thalweg-cli/etcd,thalweg-cli/object-store,thalweg-cli/tls,\
+                            thalweg-data/download,thalweg-data/parquet";
+    let mut args = vec!["test", "--workspace", "--quiet", "--features", FEATURES];
+    ["etcd", "objects", "tls", "download", "parquet"].iter().for_each(|test| args.extend(["--test", test]));
     cargo(&args)
 }
 

@@ -80,11 +80,23 @@ pub fn all() -> Vec<Workload> {
     all
 }
 
-/// The networks for inference, compiled: a deep MLP, the CNN and the transformer.
+/// Three pairs of convolutions with a pool after each, for pictures of 32 by 32.
+fn deep_cnn(rng: &mut Rng) -> Sequential {
+    let mut net = Sequential::new();
+    for (inputs, outputs) in [(3, 32), (32, 64), (64, 128)] {
+        for inputs in [inputs, outputs] {
+            net = net.then(Conv2d::new(inputs, outputs, 3, rng).padding(1)).then(Activation::Relu);
+        }
+        net = net.then(MaxPool2d::new(2));
+    }
+    net.then(Flatten::default()).then(Linear::new(128 * 4 * 4, 10, rng))
+}
+
+/// The networks for inference, compiled: a deep MLP, CNNs and the transformer.
 pub fn inference_plans() -> Vec<(&'static str, Plan)> {
     let mut rng = Rng::seed(0);
     let mlp = Mlp::new(&[784, 1024, 1024, 1024, 1024, 1024, 10], &mut rng);
-    let (cnn, gpt) = (Cnn::new(&mut rng), Gpt::new(SMALL, &mut rng));
+    let (cnn, deep, gpt) = (Cnn::new(&mut rng), deep_cnn(&mut rng), Gpt::new(SMALL, &mut rng));
     let plan = |x: Tensor, f: &dyn Fn(&Tensor) -> Tensor| {
         let mut f = jit(|x: Tensor| f(&x));
         f.call(x).expect("the network is sound");
@@ -93,6 +105,7 @@ pub fn inference_plans() -> Vec<(&'static str, Plan)> {
     vec![
         ("a deep MLP", plan(rng.normal([256, 784], 0.0, 1.0), &|x| mlp.forward(x))),
         ("c", plan(rng.normal([64, 1, 28, 28], 0.0, 1.0), &|x| cnn.forward(x))),
+        ("a CNN of six convolutions", plan(rng.normal([64, 3, 32, 32], 0.0, 1.0), &|x| deep.forward(x))),
         ("d", plan(rng.randint([SMALL.batch, SMALL.context], 0, VOCABULARY as i64), &|x| gpt.forward(x))),
     ]
 }
