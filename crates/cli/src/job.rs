@@ -1,5 +1,6 @@
 //! One training, measurement or use of a recipe: everything about it that is not the recipe's.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,10 +9,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg::data::{Batches, Dataset};
-use thalweg::train::{Ended, Run, Span, Steps, TrainError, Trainer, load_latest};
+use thalweg::train::{Ended, Run, Span, Steps, TrainError, Trainer, load_latest, weights_hash};
 use thalweg::{Module, Rng, Rule, Tensor, Tree, load_weights, set_weights};
 
-use crate::progress::{Bar, numbers};
+use crate::progress::{self, Bar, numbers};
 use crate::recipes::{self, Length, Recipe};
 use crate::train::{command, report};
 
@@ -143,15 +144,17 @@ impl Job {
     {
         let length = self.settings.length();
         if !self.json {
-            println!("{}: {}", self.recipe.name, self.recipe.about);
+            // A reader that goes away is no reason not to train.
+            let mut out = std::io::stdout();
+            let _ = writeln!(out, "{}: {}", self.recipe.name, self.recipe.about);
             let (n, params) = (batches.dataset().len(), trainer.net().n_params());
             let long = match length {
                 Length::Epochs(n) => format!("{n} epochs"),
                 Length::Steps(n) => format!("{n} steps"),
             };
-            let (batch, out) = (batches.size(), self.out.display());
-            println!("{params} parameters, {n} samples, {long} in batches of {batch}");
-            println!("the run is in {out}");
+            let (batch, run) = (batches.size(), self.out.display());
+            let _ = writeln!(out, "{params} parameters, {n} samples, {long} in batches of {batch}");
+            let _ = writeln!(out, "the run is in {run}");
         }
         let every: Span = match length {
             Length::Epochs(_) => Length::Epochs(1).into(),
@@ -162,7 +165,11 @@ impl Job {
             .resume(resume)
             .config(&self.settings)
             .callback(Bar::new(length, self.json, self.stop.clone()));
-        let fitted = trainer.fit(batches.seed(self.settings.seed), length).map_err(|e| self.excused(e))?;
+        let fitted = trainer.fit(batches.seed(self.settings.seed), length).map_err(|e| self.excused(e));
+        if !self.json {
+            progress::clear();
+        }
+        let fitted = fitted?;
         if self.recipe.shows && fitted.ended != Ended::Stopped && !self.json {
             trainer.net().eval();
             show(trainer.net())?;
@@ -199,9 +206,9 @@ impl Job {
             for (name, value) in &found {
                 line[name.replace('/', "_")] = json!(value);
             }
-            println!("{line}");
+            writeln!(std::io::stdout(), "{line}")?;
         } else {
-            println!("{}", numbers(&found));
+            writeln!(std::io::stdout(), "{}", numbers(&found))?;
         }
         Ok(())
     }
@@ -210,11 +217,29 @@ impl Job {
     fn load(&self, net: &impl Module) -> Result<()> {
         let model = self.out.join("model.safetensors");
         if model.exists() {
-            return Ok(load_weights(net, model)?);
+            load_weights(net, &model)?;
+            return self.as_written(net, &model);
         }
         let loaded = load_latest(self.out.join("checkpoints"))?
             .with_context(|| format!("{} has no model and no checkpoint yet", self.out.display()))?;
+        if !loaded.passed_over.is_empty() {
+            loaded.passed_over.iter().for_each(|reason| eprintln!("thalweg: {reason}"));
+            eprintln!("thalweg: using the checkpoint after step {}", loaded.step);
+        }
         let weights = loaded.parts.get("model").context("the checkpoint has no model")?;
         Ok(set_weights(net, weights)?)
+    }
+
+    /// An error unless the weights are those that the summary of the run tells of.
+    fn as_written(&self, net: &impl Module, model: &Path) -> Result<()> {
+        let summary = Run::summary_of(&self.out)?;
+        let written = summary.as_ref().and_then(|s| s.get("weights")).and_then(|w| w.as_str());
+        if written.is_some_and(|hash| hash != weights_hash(net)) {
+            bail!(
+                "{} is damaged: its weights are not those that training ended with. Remove it to use the last checkpoint",
+                model.display()
+            );
+        }
+        Ok(())
     }
 }

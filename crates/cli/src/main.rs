@@ -154,8 +154,9 @@ fn main() -> ExitCode {
         Command::Report { run, out } => runs::report(&run, out),
         Command::Dashboard(args) => dashboard::run(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut script);
+            std::io::Write::write_all(&mut std::io::stdout(), &script).map_err(Into::into)
         }
         Command::Launch(args) => launch::run(&args),
         Command::Status { coordinator, watch } => launch::status(coordinator.as_deref(), watch),

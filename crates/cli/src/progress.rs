@@ -27,18 +27,31 @@ pub struct Bar {
 
 impl Bar {
     pub fn new(length: Length, quiet: bool, stop: Arc<AtomicBool>) -> Self {
-        let live = !quiet && std::io::stderr().is_terminal();
+        let live = !quiet && has_line();
         Self { length, quiet, live, drawn: None, curve: Curve::default(), stop }
     }
 
     fn go_on(&self) -> ControlFlow<()> {
         if self.stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
+}
 
-    /// Replaces the line; a terminal that is gone is no reason to stop training.
-    fn draw(&self, line: &str) {
-        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
-        let _ = std::io::stderr().flush();
+/// Whether there is a terminal whose last line can be replaced.
+fn has_line() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Replaces the line, cut where the terminal ends instead of wrapped; a terminal that is gone is no reason to stop
+/// training.
+fn draw(line: &str) {
+    let _ = write!(std::io::stderr(), "\r\x1b[K\x1b[?7l{line}\x1b[?7h");
+    let _ = std::io::stderr().flush();
+}
+
+/// Takes the line away, for what is printed next.
+pub fn clear() {
+    if has_line() {
+        draw("");
     }
 }
 
@@ -46,7 +59,7 @@ impl<N> Callback<N> for Bar {
     fn resumed(&mut self, step: u64, passed_over: &[String]) {
         passed_over.iter().for_each(|reason| eprintln!("thalweg: {reason}"));
         if !self.quiet {
-            println!("going on after step {step}");
+            let _ = writeln!(std::io::stdout(), "going on after step {step}");
         }
     }
 
@@ -54,7 +67,7 @@ impl<N> Callback<N> for Bar {
         if self.live {
             self.curve.push(now.loss);
             if self.drawn.is_none_or(|t| t.elapsed() >= PAUSE) {
-                self.draw(&line(now, self.length, &self.curve));
+                draw(&line(now, self.length, &self.curve));
                 self.drawn = Some(Instant::now());
             }
         }
@@ -63,12 +76,7 @@ impl<N> Callback<N> for Bar {
 
     fn measured(&mut self, now: &Progress, _: &N) -> ControlFlow<()> {
         if self.live {
-            self.draw(&format!(
-                "{}  loss {:.4}  {}\n",
-                place(now, self.length),
-                now.loss,
-                numbers(&now.metrics)
-            ));
+            draw(&format!("{}  loss {:.4}  {}\n", place(now, self.length), now.loss, numbers(&now.metrics)));
         }
         self.go_on()
     }

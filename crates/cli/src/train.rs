@@ -1,5 +1,6 @@
 //! `thalweg train` and `thalweg resume`.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -94,7 +95,7 @@ pub fn resume(run: &Path, how: &How) -> Result<()> {
         let fitted: Fitted =
             serde_json::from_value(summary).with_context(|| format!("{}: summary.json", run.display()))?;
         if !how.json {
-            println!("{} is finished; there is nothing left to resume", run.display());
+            writeln!(std::io::stdout(), "{} is finished; there is nothing left to resume", run.display())?;
         }
         return report(&fitted, run, how.json);
     }
@@ -116,6 +117,7 @@ fn start(recipe: &'static Recipe, settings: Settings, out: PathBuf, resume: bool
 
 /// The result, and what to type next.
 pub fn report(fitted: &Fitted, run: &Path, as_json: bool) -> Result<()> {
+    let mut out = std::io::stdout();
     if as_json {
         let mut line = json!({
             "run": run, "ended": fitted.ended, "accuracy": fitted.metrics.get("accuracy"), "loss": fitted.loss,
@@ -125,27 +127,30 @@ pub fn report(fitted: &Fitted, run: &Path, as_json: bool) -> Result<()> {
         for (name, value) in &fitted.metrics {
             line[name.replace('/', "_")] = json!(value);
         }
-        println!("{line}");
+        writeln!(out, "{line}")?;
         return Ok(());
     }
     let (command, run) = (command(), run.display());
     if fitted.ended == Ended::Stopped {
-        println!(
+        writeln!(
+            out,
             "stopped after {} steps; everything is saved. To go on:\n  {command} resume {run}",
             fitted.steps
-        );
+        )?;
         return Ok(());
     }
-    println!(
+    writeln!(
+        out,
         "{}\n{} steps in {:.1} s ({:.1} steps/s)",
         numbers(&fitted.metrics),
         fitted.steps,
         fitted.seconds,
         fitted.steps_per_second
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "Next:\n  {command} predict {run}     see it at work\n  {command} report {run}      a page with its curves"
-    );
+    )?;
     Ok(())
 }
 

@@ -66,6 +66,49 @@ fn a_recipe_learns_and_its_run_can_be_used() {
 }
 
 #[test]
+fn damaged_weights_are_never_used_in_silence() {
+    let folder = Folder::new("damaged");
+    let all = ["train", "logistic", "--json", "--epochs", "3", "--out", "run"];
+    let trained = json(&folder.0, &all);
+    let flip = |path: &Path| {
+        let mut bytes = std::fs::read(path).unwrap();
+        let last = bytes.len() - 2;
+        bytes[last] ^= 0x55;
+        std::fs::write(path, bytes).unwrap();
+    };
+    flip(&folder.0.join("run/model.safetensors"));
+    for use_it in ["eval", "predict"] {
+        let output = run(&folder.0, &[use_it, "run"]);
+        assert!(!output.status.success() && text(&output.stderr).contains("is damaged"), "{output:?}");
+    }
+    // As it says: without the model, the last checkpoint serves.
+    std::fs::remove_file(folder.0.join("run/model.safetensors")).unwrap();
+    assert_eq!(json(&folder.0, &["eval", "run", "--json"])["accuracy"], trained["accuracy"]);
+    let newest = |files: std::fs::ReadDir| {
+        let step = |p: &PathBuf| {
+            let name = p.file_name().unwrap().to_str().unwrap();
+            name.trim_start_matches("step-").split('.').next().unwrap().parse::<u64>().unwrap_or(0)
+        };
+        let models = files.map(|f| f.unwrap().path()).filter(|p| p.to_str().unwrap().contains(".model"));
+        models.max_by_key(step).unwrap()
+    };
+    flip(&newest(std::fs::read_dir(folder.0.join("run/checkpoints")).unwrap()));
+    let output = run(&folder.0, &["eval", "run"]);
+    let told = text(&output.stderr);
+    assert!(output.status.success() && told.contains("using the checkpoint after step"), "{output:?}");
+}
+
+#[test]
+fn a_reader_that_goes_away_does_not_end_a_training() {
+    let folder = Folder::new("reader");
+    let mut child =
+        thalweg(&folder.0, &["train", "logistic", "--epochs", "2", "--out", "run"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let status = child.wait().unwrap();
+    assert!(status.success() && folder.0.join("run/model.safetensors").exists(), "{status}");
+}
+
+#[test]
 fn the_first_command_works_on_a_few_samples_and_says_what_to_type_next() {
     let folder = Folder::new("mnist");
     let short = ["train", "mnist", "--samples", "256", "--epochs", "1"];

@@ -3,6 +3,7 @@
 //! Reaches 84.9 % on the test set and the objective 0.3246, whose minimum is 0.32451.
 
 use anyhow::{Context, Result};
+use std::io::Write;
 use thalweg::data::{Dataset, Sparse, libsvm};
 use thalweg::schedule::Cosine;
 use thalweg::train::{Best, Trainer};
@@ -73,7 +74,7 @@ fn show(weight: &Param) -> Result<()> {
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by(|&a, &b| weights[b].abs().total_cmp(&weights[a].abs()));
     for i in order.into_iter().take(10) {
-        println!("feature {:>3}: {:+.3}", i + 1, weights[i]);
+        writeln!(std::io::stdout(), "feature {:>3}: {:+.3}", i + 1, weights[i])?;
     }
     Ok(())
 }

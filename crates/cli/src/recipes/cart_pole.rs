@@ -3,6 +3,7 @@
 //! A sample is an episode that the present policy plays, so the data are a function of the net. Solved: a mean return of at
 //! least 475 over 100 episodes.
 
+use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -136,17 +137,19 @@ fn advantages(lengths: &[usize]) -> Vec<f32> {
 
 /// A few moments of one episode.
 fn show(policy: &Policy) -> Result<()> {
+    let mut out = std::io::stdout();
     let mut cart = Cart::new(&mut Draw::new(0, 0, 0).rng(0));
     let mut steps = 0;
     while !cart.fell() && steps < LONGEST {
         if steps % 50 == 0 {
             let [x, _, angle, _] = cart.0;
-            println!("step {steps:>3}: cart at {x:+.2} m, pole at {:+.1} degrees", angle.to_degrees());
+            let angle = angle.to_degrees();
+            writeln!(out, "step {steps:>3}: cart at {x:+.2} m, pole at {angle:+.1} degrees")?;
         }
         let scores = no_grad(|| policy.forward(&Tensor::from_slice(&cart.0, [1, 4])));
         cart.push(scores.argmax(-1).item::<i64>() == 1);
         steps += 1;
     }
-    println!("it stood for {steps} steps");
+    writeln!(out, "it stood for {steps} steps")?;
     Ok(())
 }

@@ -15,6 +15,7 @@ mod resnet;
 mod tree_lstm;
 mod vae;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -102,8 +103,8 @@ fn save_digits(job: &Job, pictures: &Tensor) -> Result<()> {
     std::fs::write(&path, encode_png(&Image { width, height, channels: Channels::Grey, pixels }))
         .with_context(|| format!("write {}", path.display()))?;
     match job.json {
-        true => println!("{}", serde_json::json!({"samples": path})),
-        false => println!("{n} samples are in {}", path.display()),
+        true => writeln!(std::io::stdout(), "{}", serde_json::json!({"samples": path}))?,
+        false => writeln!(std::io::stdout(), "{n} samples are in {}", path.display())?,
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The perceptron (Rosenblatt, 1958): one sample at a time, and only mistakes move the weights.
 
 use anyhow::Result;
+use std::io::Write;
 use thalweg::data::Dataset;
 use thalweg::train::{Best, Trainer};
 use thalweg::{DType, Layer, Linear, Sgd, Tensor};
@@ -32,11 +33,12 @@ fn run(job: &Job) -> Result<()> {
     job.work(trainer, data.train.batches(job.settings.batch), |net| {
         let margins = margins(net, &(test.x.clone(), test.y.clone())).to_vec::<f32>();
         for (i, margin) in margins.iter().take(10).enumerate() {
-            println!(
+            writeln!(
+                std::io::stdout(),
                 "test sample {i}: {} by {:.2}",
                 if *margin > 0.0 { "right" } else { "wrong" },
                 margin.abs()
-            );
+            )?;
         }
         Ok(())
     })

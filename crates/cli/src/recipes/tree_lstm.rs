@@ -4,6 +4,7 @@
 //! Stanford Sentiment Treebank it reaches more than 78 % at the roots.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -142,7 +143,7 @@ impl TreeLstm {
 
 /// Judges sentences given as trees, or the first test sentences.
 fn judge(job: &Job, net: &TreeLstm, words: &Words, test: &[Tree]) -> Result<()> {
-    let given = job.inputs().join("\n");
+    let (given, mut out) = (job.inputs().join("\n"), std::io::stdout());
     let given = trees::parse("the sentence", given.as_bytes(), OnError::Stop)?.data;
     let chosen: Vec<&Tree> =
         if given.is_empty() { test.iter().take(10).collect() } else { given.iter().collect() };
@@ -152,8 +153,8 @@ fn judge(job: &Job, net: &TreeLstm, words: &Words, test: &[Tree]) -> Result<()> 
         let praise = roots.softmax(-1).i((0, 1)).item::<f32>();
         let text = tree.words().collect::<Vec<_>>().join(" ");
         match job.json {
-            true => println!("{}", serde_json::json!({"input": text, "praise": praise})),
-            false => println!("{:>5.1} % praise: {text}", 100.0 * praise),
+            true => writeln!(out, "{}", serde_json::json!({"input": text, "praise": praise}))?,
+            false => writeln!(out, "{:>5.1} % praise: {text}", 100.0 * praise)?,
         }
     }
     Ok(())

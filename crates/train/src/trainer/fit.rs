@@ -127,7 +127,6 @@ where
                 }
             }
         }
-        let pending = state.pending.1 / state.pending.0 as f64;
         let own_seconds = watch.began.elapsed().as_secs_f64();
         let own_steps = watch.own_steps;
         files.save_last(&state, &learner)?;
@@ -138,7 +137,7 @@ where
             ended,
             steps: state.step,
             epochs: state.epoch(),
-            loss: state.loss.unwrap_or(pending),
+            loss: state.mean_loss(),
             metrics: state.metrics.clone(),
             seconds: files.run.as_ref().map_or(own_seconds, Run::seconds),
             steps_per_second: own_steps as f64 / own_seconds.max(1e-9),

@@ -32,6 +32,11 @@ pub struct State {
 }
 
 impl State {
+    /// The mean loss that was last written down, or of all steps when none was yet.
+    pub fn mean_loss(&self) -> f64 {
+        self.loss.unwrap_or(self.pending.1 / self.pending.0 as f64)
+    }
+
     /// Epochs that are done.
     pub fn epoch(&self) -> u64 {
         self.position.map_or(0, |p| p.epoch)

@@ -21,11 +21,11 @@ impl<N> Watch<'_, N> {
     }
 
     pub fn after_epoch(&mut self, state: &State, net: &N) -> ControlFlow<()> {
-        self.tell(state, state.loss.unwrap_or(f64::NAN), |c, now| c.after_epoch(now, net))
+        self.tell(state, state.mean_loss(), |c, now| c.after_epoch(now, net))
     }
 
     pub fn measured(&mut self, state: &State, net: &N) -> ControlFlow<()> {
-        self.tell(state, state.loss.unwrap_or(f64::NAN), |c, now| c.measured(now, net))
+        self.tell(state, state.mean_loss(), |c, now| c.measured(now, net))
     }
 
     /// All of them hear it, even if one asks for an end.
