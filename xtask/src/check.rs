@@ -74,8 +74,8 @@ fn succeed(command: &mut Command) -> Result<()> {
 
 /// What needs more than pure Rust, with every such feature at once: one build, and the tests that are about them.
 fn features() -> Result<()> {
-    const FEATURES: &str = "thalweg-cli/etcd,thalweg-cli/object-store,thalweg-cli/tls,\
-                            thalweg-data/download,thalweg-data/parquet";
+    const FEATURES: &str = "thalweg-cli/download,thalweg-cli/etcd,thalweg-cli/object-store,\
+                            thalweg-cli/parquet,thalweg-cli/tls";
     let mut args = vec!["test", "--workspace", "--quiet", "--features", FEATURES];
     ["etcd", "objects", "tls", "download", "parquet"].iter().for_each(|test| args.extend(["--test", test]));
     cargo(&args)

@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The features that this test was built with, for the programs that it runs.
+/// The features that this test was built with, for the programs that it runs: all of them, or all is built again.
 fn features() -> String {
     let features = [
+        ("download", cfg!(feature = "download")),
         ("etcd", cfg!(feature = "etcd")),
         ("object-store", cfg!(feature = "object-store")),
+        ("parquet", cfg!(feature = "parquet")),
         ("tls", cfg!(feature = "tls")),
     ];
     let on = features.iter().filter(|(_, on)| *on).map(|(name, _)| format!("thalweg-cli/{name}"));
