@@ -31,6 +31,13 @@ pub struct Remote<'a> {
     pub sha256: &'a str,
 }
 
+/// The plays of Shakespeare in one megabyte of text, as gathered by A. Karpathy.
+pub const TINY_SHAKESPEARE: Remote = Remote {
+    name: "tiny-shakespeare.txt",
+    url: "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+    sha256: "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+};
+
 impl Remote<'_> {
     /// The path of the file in this folder, downloaded unless it is there already. A download that was cut
     /// off goes on where it stopped; what comes out is used only if its checksum is right.

@@ -1,6 +1,7 @@
 //! Trees in brackets, one per line, as the Stanford Sentiment Treebank writes them:
 //! `(3 (2 It) (4 (2 is) (4 lovely)))`.
 
+use std::collections::HashMap;
 use std::io::BufRead;
 use std::path::Path;
 
@@ -48,6 +49,26 @@ impl Tree {
             Below::Nodes(_) => None,
         })
     }
+}
+
+/// The number of each word.
+pub type Vocabulary = HashMap<String, i64>;
+
+/// Numbers from 1 for the words of some trees, in the order in which they come.
+///
+/// ```
+/// use thalweg_data::{OnError, trees};
+/// let all = trees::parse("two lines", "(3 (2 It) (3 flows))\n(3 (2 It) (3 runs))".as_bytes(), OnError::Stop)?.data;
+/// assert_eq!(trees::vocabulary(&all)["runs"], 3);
+/// # Ok::<(), thalweg_data::DataError>(())
+/// ```
+pub fn vocabulary(trees: &[Tree]) -> Vocabulary {
+    let mut words = Vocabulary::new();
+    for word in trees.iter().flat_map(Tree::words) {
+        let next = words.len() as i64 + 1;
+        words.entry(word.to_owned()).or_insert(next);
+    }
+    words
 }
 
 /// The trees of a file, which may be gzipped.

@@ -1,6 +1,11 @@
-//! The cart and its pole: the rules of CartPole-v1.
+//! The cart and its pole: the rules of CartPole-v1, and what its episodes are worth.
 
 use thalweg::data::DrawRng;
+
+/// Steps after which an episode ends by itself.
+pub const LONGEST: usize = 500;
+/// What a reward is worth one step earlier.
+const DISCOUNT: f32 = 0.99;
 
 /// Position, speed, angle, angular speed: Barto, Sutton and Anderson (1983), by Euler's method.
 #[derive(Clone)]
@@ -32,6 +37,23 @@ impl Cart {
         let speed_up = pull - POLE * HALF * turn * cos / BOTH;
         self.0 = [x + DT * v, v + DT * speed_up, angle + DT * spin, spin + DT * turn];
     }
+}
+
+/// How much better than usual each step turned out: its discounted future, less the mean over all episodes at the same
+/// time, in units of the deviation; 0 behind the end.
+pub fn advantages(lengths: &[usize]) -> Vec<f32> {
+    // With a reward of 1 per step, the future is a geometric sum.
+    let future = |left: usize| (1.0 - DISCOUNT.powi(left as i32)) / (1.0 - DISCOUNT);
+    let at = |&l: &usize| (0..LONGEST).map(move |t| l.checked_sub(t).filter(|&left| left > 0).map(future));
+    let mut all: Vec<Option<f32>> = lengths.iter().flat_map(at).collect();
+    for t in 0..LONGEST {
+        let column: Vec<f32> = all.iter().skip(t).step_by(LONGEST).map(|f| f.unwrap_or(0.0)).collect();
+        let mean = column.iter().sum::<f32>() / column.len() as f32;
+        all.iter_mut().skip(t).step_by(LONGEST).flatten().for_each(|f| *f -= mean);
+    }
+    let steps = all.iter().flatten().count().max(1) as f32;
+    let deviation = (all.iter().flatten().map(|f| f * f).sum::<f32>() / steps).sqrt();
+    all.into_iter().map(|f| f.map_or(0.0, |f| f / (deviation + 1e-6) / steps)).collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use thalweg::schedule::Polynomial;
 use thalweg::train::{Best, Trainer};
 use thalweg::{Activation, Adam, Layer, Linear, Sequential, Tensor, no_grad};
 
-use super::cart::Cart;
+use super::cart::{Cart, LONGEST, advantages};
 use super::{Defaults, Length, Recipe};
 use crate::job::Job;
 
@@ -27,9 +27,6 @@ pub static RECIPE: Recipe = Recipe {
 
 /// Episodes that are called an epoch.
 const EPISODES: usize = 320;
-const LONGEST: usize = 500;
-/// What a reward is worth one step earlier.
-const DISCOUNT: f32 = 0.99;
 
 type Policy = Arc<Sequential>;
 /// Observations (N · LONGEST, 4), actions (N · LONGEST), weights (N · LONGEST), returns (N).
@@ -116,23 +113,6 @@ impl Dataset for Episodes {
     fn default_workers(&self) -> usize {
         0
     }
-}
-
-/// How much better than usual each step turned out: its discounted future, less the mean over all episodes at the same
-/// time, in units of the deviation; 0 behind the end.
-fn advantages(lengths: &[usize]) -> Vec<f32> {
-    // With a reward of 1 per step, the future is a geometric sum.
-    let future = |left: usize| (1.0 - DISCOUNT.powi(left as i32)) / (1.0 - DISCOUNT);
-    let at = |&l: &usize| (0..LONGEST).map(move |t| l.checked_sub(t).filter(|&left| left > 0).map(future));
-    let mut all: Vec<Option<f32>> = lengths.iter().flat_map(at).collect();
-    for t in 0..LONGEST {
-        let column: Vec<f32> = all.iter().skip(t).step_by(LONGEST).map(|f| f.unwrap_or(0.0)).collect();
-        let mean = column.iter().sum::<f32>() / column.len() as f32;
-        all.iter_mut().skip(t).step_by(LONGEST).flatten().for_each(|f| *f -= mean);
-    }
-    let steps = all.iter().flatten().count().max(1) as f32;
-    let deviation = (all.iter().flatten().map(|f| f * f).sum::<f32>() / steps).sqrt();
-    all.into_iter().map(|f| f.map_or(0.0, |f| f / (deviation + 1e-6) / steps)).collect()
 }
 
 /// A few moments of one episode.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use thalweg::data::fetch::{Remote, cache_dir};
+use thalweg::data::fetch::{TINY_SHAKESPEARE, cache_dir};
 use thalweg::data::{Chars, Dataset, Windows};
 use thalweg::schedule::{Cosine, Warmup};
 use thalweg::train::{Steps, Trainer};
@@ -32,12 +32,6 @@ const LAYERS: usize = 4;
 const HEADS: usize = 4;
 const WIDTH: usize = 128;
 const CONTEXT: usize = 64;
-
-const SHAKESPEARE: Remote = Remote {
-    name: "tiny-shakespeare.txt",
-    url: "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-    sha256: "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-};
 
 fn run(job: &Job) -> Result<()> {
     let text = read(job)?;
@@ -69,9 +63,9 @@ fn run(job: &Job) -> Result<()> {
 fn read(job: &Job) -> Result<String> {
     let path: PathBuf = match &job.settings.data {
         Some(path) => path.clone(),
-        None => SHAKESPEARE
-            .fetch(&cache_dir()?)
-            .with_context(|| format!("no text: give one with --data FILE, such as {}", SHAKESPEARE.url))?,
+        None => TINY_SHAKESPEARE.fetch(&cache_dir()?).with_context(|| {
+            format!("no text: give one with --data FILE, such as {}", TINY_SHAKESPEARE.url)
+        })?,
     };
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let text: String = text.chars().take(job.limit(text.len())).collect();
