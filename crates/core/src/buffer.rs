@@ -39,6 +39,8 @@ enum Owner {
     Heap,
     /// Mapped here, `capacity` bytes of its own.
     Mapped(#[expect(dead_code, reason = "unmaps the memory when dropped")] MmapMut),
+    /// A part of a larger block, which no other part overlaps.
+    Part(#[expect(dead_code, reason = "held to keep the memory alive")] Arc<Block>),
     /// Lent by something that must stay alive: a memory-mapped file.
     Lent(#[expect(dead_code, reason = "held to keep the memory alive")] Arc<dyn Any + Send + Sync>),
 }
@@ -109,6 +111,27 @@ impl Buffer {
         let mut buffer = Self::scratch(dtype, len);
         buffer.bytes_mut().fill(0);
         buffer
+    }
+
+    /// Memory for several values, each right behind the one before: together they can be read as one. Each is a buffer of
+    /// its own, written by whoever owns it alone. `None` when one would begin between two cache lines.
+    pub fn side_by_side(dtype: DType, lens: &[usize]) -> Option<Vec<Self>> {
+        let bytes = |len: &usize| len * dtype.size();
+        let total: usize = lens.iter().map(bytes).sum();
+        let fits = lens.iter().rev().skip(1).all(|len| bytes(len).is_multiple_of(ALIGN));
+        if !fits || dtype == DType::Bool {
+            return None;
+        }
+        let whole = pool::take(total);
+        let mut at = 0;
+        let part = |len: &usize| {
+            // SAFETY: the parts lie one behind the other in a block of `total` bytes, of which this is the only owner.
+            let ptr = unsafe { whole.ptr.add(at) };
+            at += bytes(len);
+            let block = Block { ptr, capacity: bytes(len), owner: Owner::Part(whole.clone()) };
+            Self { block: ManuallyDrop::new(Arc::new(block)), dtype, len: *len }
+        };
+        Some(lens.iter().map(part).collect())
     }
 
     /// A copy of a slice.
@@ -366,7 +389,7 @@ impl Drop for Buffer {
         // The last owner gives pooled memory back whole, its `Arc` included, so that the next
         // buffer of this size costs no allocation at all.
         if let Some(b) = Arc::get_mut(&mut block)
-            && !matches!(b.owner, Owner::Lent(_))
+            && matches!(b.owner, Owner::Heap | Owner::Mapped(_))
         {
             pool::give(block);
         }
@@ -420,6 +443,20 @@ mod tests {
         }
         assert!(Buffer::lend(owner.clone(), 0..7, DType::F32).is_none());
         assert!(Buffer::lend(owner, 60..70, DType::U8).is_none());
+    }
+
+    #[test]
+    fn parts_lie_side_by_side_and_are_written_by_themselves() {
+        let mut parts = Buffer::side_by_side(DType::F32, &[16, 32, 3]).unwrap();
+        for (i, part) in parts.iter_mut().enumerate() {
+            part.as_mut_slice::<f32>().fill(i as f32);
+        }
+        let at = |b: &Buffer| b.bytes().as_ptr_range();
+        assert!(parts.windows(2).all(|two| at(&two[0]).end == at(&two[1]).start));
+        let middle = parts.remove(1);
+        drop(parts);
+        assert_eq!(middle.as_slice::<f32>(), [1.0; 32]);
+        assert!(Buffer::side_by_side(DType::F32, &[3, 16]).is_none());
     }
 
     #[test]

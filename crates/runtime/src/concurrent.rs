@@ -65,6 +65,7 @@ pub(crate) fn overlap(plan: &Plan, a: usize, b: usize) -> bool {
     let (x, y) = (&plan.storages[a], &plan.storages[b]);
     match (x.home, y.home) {
         (Home::Arena(p), Home::Arena(q)) => p < q + y.len * y.dtype.size() && q < p + x.len * x.dtype.size(),
+        (Home::Joined(j), Home::Param(p)) | (Home::Param(p), Home::Joined(j)) => plan.joined[j].contains(&p),
         (p, q) => p == q,
     }
 }

@@ -7,12 +7,13 @@ use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 use thalweg_core::{Buffer, DType, Layout, Shape, Span, SpanMut, View, ViewMut};
+use thalweg_kernels::gemm::Pieces;
 use thalweg_kernels::threads::parallel;
 use thalweg_tensor::param::{ParamRead, ParamWrite};
 use thalweg_tensor::{Meta, Param, Tensor};
 
 use crate::error::RunError;
-use crate::plan::{Action, Home, MAX_OPERANDS, Plan, Ref, Step, Then};
+use crate::plan::{Action, Home, MAX_OPERANDS, Plan, Ref, Step, Storage, Then};
 use crate::program::{self, Memory};
 
 /// A plan with its memory, ready to run again and again.
@@ -35,6 +36,9 @@ pub struct Executor {
     _arena: Buffer,
     /// The address of each storage.
     memory: Vec<Memory>,
+    /// The address of each parameter, while they are held.
+    param_memory: Vec<Memory>,
+    param_bytes: Vec<usize>,
     /// Storages whose address changes from run to run.
     bound: Vec<(usize, Home)>,
     outputs: Vec<Tensor>,
@@ -70,6 +74,8 @@ impl Executor {
         Self {
             lock_order,
             plan,
+            param_bytes: params.iter().map(|p| p.meta().bytes()).collect(),
+            param_memory: vec![Memory(std::ptr::null_mut()); params.len()],
             params,
             captured,
             _arena: arena,
@@ -162,6 +168,49 @@ impl Executor {
                 self.outputs[i] = empty(meta);
             }
         }
+        self.lock_params();
+        if !self.plan.joined.iter().all(|list| self.lie_side_by_side(list)) {
+            let apart: Vec<&Vec<usize>> =
+                self.plan.joined.iter().filter(|list| !self.lie_side_by_side(list)).collect();
+            self.read.clear();
+            self.write.clear();
+            for list in apart {
+                Param::lay_side_by_side(&list.iter().map(|&p| &self.params[p]).collect::<Vec<_>>());
+            }
+            self.lock_params();
+        }
+        for &(storage, home) in &self.bound {
+            match home {
+                Home::Input(i) if inputs[i].layout().is_contiguous() => {
+                    self.memory[storage] = Memory(dense_address(&inputs[i]));
+                }
+                Home::Input(i) => {
+                    // A view that is not dense is copied, and the copy held until the run ends.
+                    self.operands.push(dense_copy(&inputs[i]));
+                    let copy = self.operands.last().expect("just pushed");
+                    self.memory[storage] = Memory(address(&copy.view()));
+                }
+                Home::Joined(list) if self.lie_side_by_side(&self.plan.joined[list]) => {
+                    self.memory[storage] = self.param_memory[self.plan.joined[list][0]];
+                }
+                Home::Joined(list) => {
+                    // Somebody else moved one of them in the meantime: the values as they are now.
+                    self.operands.push(self.stacked(storage, &self.plan.joined[list]));
+                    let copy = self.operands.last().expect("just pushed");
+                    self.memory[storage] = Memory(address(&copy.view()));
+                }
+                Home::Output(i) => {
+                    let memory = self.outputs[i].own_memory().expect("made so above");
+                    self.memory[storage] = Memory(memory.address());
+                }
+                Home::Param(p) => self.memory[storage] = self.param_memory[p],
+                _ => {}
+            }
+        }
+    }
+
+    /// Holds all parameters still, those that are written for this executor alone.
+    fn lock_params(&mut self) {
         for &p in &self.lock_order {
             let dense = |g: &ParamRead| g.view().layout().is_contiguous();
             let held = (!self.plan.written[p]).then(|| self.params[p].hold()).filter(dense);
@@ -178,28 +227,30 @@ impl Executor {
                     at
                 }
             };
-            for (storage, _) in self.bound.iter().filter(|(_, home)| *home == Home::Param(p)) {
-                self.memory[*storage] = Memory(at);
-            }
+            self.param_memory[p] = Memory(at);
         }
-        for &(storage, home) in &self.bound {
-            match home {
-                Home::Input(i) if inputs[i].layout().is_contiguous() => {
-                    self.memory[storage] = Memory(dense_address(&inputs[i]));
-                }
-                Home::Input(i) => {
-                    // A view that is not dense is copied, and the copy held until the run ends.
-                    self.operands.push(dense_copy(&inputs[i]));
-                    let copy = self.operands.last().expect("just pushed");
-                    self.memory[storage] = Memory(address(&copy.view()));
-                }
-                Home::Output(i) => {
-                    let memory = self.outputs[i].own_memory().expect("made so above");
-                    self.memory[storage] = Memory(memory.address());
-                }
-                _ => {}
-            }
-        }
+    }
+
+    /// Whether each of these parameters, which are held, begins where the one before ends.
+    fn lie_side_by_side(&self, list: &[usize]) -> bool {
+        list.windows(2).all(|two| {
+            let [from, to] = [two[0], two[1]].map(|p| self.param_memory[p].0.addr());
+            from + self.param_bytes[two[0]] == to
+        })
+    }
+
+    /// A copy of these parameters, which are held, one behind the other.
+    fn stacked(&self, storage: usize, list: &[usize]) -> Tensor {
+        let Storage { dtype, len, .. } = self.plan.storages[storage];
+        let span = |p: usize| {
+            let at = NonNull::new(self.param_memory[p].0).expect("held");
+            // SAFETY: a parameter is dense, and nobody writes it before the first step.
+            unsafe { Span::from_raw(at, dtype, self.param_bytes[p] / dtype.size()) }
+        };
+        thalweg_core::with_dtype!(dtype, T => {
+            let all: Vec<T> = list.iter().flat_map(|&p| span(p).as_slice::<T>()).copied().collect();
+            Tensor::from_vec(all, [len])
+        })
     }
 
     fn batch(&self, batch: &Range<usize>) -> Result<(), RunError> {
@@ -266,14 +317,14 @@ impl Executor {
         let written = &step.outputs[..then.program.results.len()];
         let results: SmallVec<[Memory; 8]> = written.iter().map(|o| self.memory[o.0]).collect();
         let place = self.memory[then.product.0].0.addr();
-        let ready = |range: Range<usize>, product: *mut u8| {
+        let ready = |pieces: Pieces, product: *mut u8| {
             // Through the product's own address, since it is borrowed meanwhile.
             let through = |m: &Memory| if m.0.addr() == place { Memory(product) } else { *m };
             let operands: SmallVec<[Memory; 16]> = operands.iter().map(through).collect();
             let results: SmallVec<[Memory; 8]> = results.iter().map(through).collect();
             // SAFETY: see `Executor`; these elements of the product are final, each is ready once, and the group
             // writes nothing that the product reads (`Plan::epilogue`).
-            unsafe { then.program.run_range(range, &operands, &results) };
+            unsafe { then.program.run_pieces(&pieces, &operands, &results) };
         };
         let mut y = self.memory_of(&then.product);
         if then.op.fast_then(&inputs, &mut y, &ready) {

@@ -1,7 +1,6 @@
 //! Steps that become one: a product or convolution with the group that continues it, and neighbouring groups.
 
 use thalweg_core::DType;
-use thalweg_tensor::ops::Op;
 
 use crate::concurrent;
 use crate::plan::{Action, MAX_OPERANDS, Plan, Step, Then};
@@ -9,10 +8,12 @@ use crate::program::Access;
 
 impl Plan {
     /// Makes one step of a product or convolution and the group after it that reads its result in place.
-    pub(crate) fn join_epilogues(&mut self) {
+    /// `continued` says which steps have one.
+    pub(crate) fn join_epilogues(&mut self, continued: &[bool]) {
         let mut joined: Vec<Step> = Vec::with_capacity(self.steps.len());
-        for step in std::mem::take(&mut self.steps) {
-            match joined.last().and_then(|last| self.epilogue(last, &step)) {
+        for (i, step) in std::mem::take(&mut self.steps).into_iter().enumerate() {
+            let before = joined.last().filter(|_| i > 0 && continued.get(i - 1) == Some(&true));
+            match before.and_then(|last| self.epilogue(last, &step)) {
                 Some(both) => {
                     joined.pop();
                     joined.push(both);
@@ -24,11 +25,7 @@ impl Plan {
     }
 
     fn epilogue(&self, product: &Step, group: &Step) -> Option<Step> {
-        let (Action::Op(op @ (Op::Matmul(_) | Op::Linear(_) | Op::Conv(_))), Action::Tiles(programs)) =
-            (&product.action, &group.action)
-        else {
-            return None;
-        };
+        let (Action::Op(op), Action::Tiles(programs)) = (&product.action, &group.action) else { return None };
         let ([program], [result]) = (&programs[..], &product.outputs[..]) else { return None };
         let overlap = |a, b| concurrent::overlap(self, a, b);
         let same_place = |s: usize| {

@@ -10,6 +10,7 @@ mod error;
 mod executor;
 mod jit;
 mod join;
+mod order;
 mod picture;
 mod plan;
 mod print;

@@ -4,28 +4,34 @@
 //! stored. A result is written where it will be handed out, the new value of a parameter over the old
 //! one where nothing reads the old one later; everything else lies in one arena.
 
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::Location;
 
 use smallvec::{SmallVec, smallvec};
 use thalweg_core::{DType, Layout, Shape};
 use thalweg_graph::{Graph, Kind, NodeId};
-use thalweg_tensor::ops::{Cost, Op, Reshape};
+use thalweg_tensor::ops::{Concat, Cost, Op, Reshape};
 use thalweg_tensor::{Meta, Tensor, apply};
 
 use crate::arena::{self, Lifetime};
 use crate::concurrent;
+use crate::order;
 use crate::program::{Access, Program};
 
 /// Operands of groups joined into one step: their addresses are gathered on the stack.
 pub(crate) const MAX_OPERANDS: usize = 192;
+
+/// Bytes of a cache line, at which memory begins.
+const LINE: usize = 64;
 
 /// Where a value's memory comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Home {
     Input(usize),
     Param(usize),
+    /// Several parameters that lie side by side.
+    Joined(usize),
     Captured(usize),
     Literal(usize),
     Output(usize),
@@ -102,6 +108,8 @@ pub struct Plan {
     pub(crate) storages: Vec<Storage>,
     pub(crate) steps: Vec<Step>,
     pub(crate) literals: Vec<Tensor>,
+    /// The parameters that are to lie side by side, and in which order. None is in two lists.
+    pub(crate) joined: Vec<Vec<usize>>,
     pub(crate) arena_bytes: usize,
     /// Floating-point work of the function as it was written, if known.
     pub(crate) recorded_flops: Option<u64>,
@@ -121,11 +129,11 @@ impl Plan {
     /// Plans a graph. `captured` are the tensors that it was traced with.
     pub fn new(graph: &Graph, captured: &[Tensor]) -> Plan {
         let mut planner = Planner::new(graph, captured);
-        for unit in units(graph) {
+        for unit in order::units(graph) {
             planner.unit(&unit);
         }
-        let mut plan = planner.finish();
-        plan.join_epilogues();
+        let (mut plan, continued) = planner.finish();
+        plan.join_epilogues(&continued);
         plan.join_tiles();
         plan.batches = concurrent::batches(&mut plan);
         plan
@@ -213,61 +221,18 @@ impl Plan {
     }
 }
 
-/// What runs as one, in an order in which everything is there when it is read: as recorded, but for
-/// groups, which run when their last operand is ready.
-fn units(graph: &Graph) -> Vec<Vec<NodeId>> {
-    let mut groups: HashMap<u32, usize> = HashMap::new();
-    let mut units: Vec<Vec<NodeId>> = Vec::new();
-    let mut unit_of = Vec::with_capacity(graph.nodes().len());
-    for id in graph.ids() {
-        let unit = match graph.node(id).group {
-            0 => units.len(),
-            group => *groups.entry(group).or_insert(units.len()),
-        };
-        if unit == units.len() {
-            units.push(Vec::new());
-        }
-        units[unit].push(id);
-        unit_of.push(unit);
-    }
-    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); units.len()];
-    let mut missing = vec![0usize; units.len()];
-    for id in graph.ids() {
-        let own = unit_of[id.index()];
-        for input in &graph.node(id).inputs {
-            let unit = unit_of[input.index()];
-            if unit != own {
-                readers[unit].push(own);
-                missing[own] += 1;
-            }
-        }
-    }
-    // By the place of the last member: the first that is ready in the order of the program.
-    let key = |u: usize| std::cmp::Reverse((units[u].last().map_or(0, |id| id.0), u));
-    let mut ready: BinaryHeap<_> = (0..units.len()).filter(|&u| missing[u] == 0).map(key).collect();
-    let mut order = Vec::with_capacity(units.len());
-    while let Some(std::cmp::Reverse((_, unit))) = ready.pop() {
-        order.push(unit);
-        for &reader in &readers[unit] {
-            missing[reader] -= 1;
-            if missing[reader] == 0 {
-                ready.push(key(reader));
-            }
-        }
-    }
-    assert_eq!(order.len(), units.len(), "groups are joined only where no cycle arises");
-    order.into_iter().map(|u| std::mem::take(&mut units[u])).collect()
-}
-
-struct Planner<'a> {
-    graph: &'a Graph,
+pub(crate) struct Planner<'a> {
+    pub graph: &'a Graph,
     captured: &'a [Tensor],
     values: Vec<Option<Ref>>,
-    storages: Vec<Storage>,
-    steps: Vec<Step>,
+    pub storages: Vec<Storage>,
+    pub steps: Vec<Step>,
     literals: Vec<Tensor>,
+    joined: Vec<Vec<usize>>,
     /// For each storage, the step that writes it.
-    born: Vec<Option<usize>>,
+    pub born: Vec<Option<usize>>,
+    /// For each step, whether the next one continues it piece by piece.
+    pub continued: Vec<bool>,
     inputs: Vec<Option<Meta>>,
     n_uses: Vec<u32>,
 }
@@ -281,13 +246,15 @@ impl<'a> Planner<'a> {
             storages: Vec::new(),
             steps: Vec::new(),
             literals: Vec::new(),
+            joined: Vec::new(),
             born: Vec::new(),
+            continued: Vec::new(),
             inputs: vec![None; graph.inputs.len()],
             n_uses: graph.n_uses(),
         }
     }
 
-    fn value(&self, id: NodeId) -> &Ref {
+    pub fn value(&self, id: NodeId) -> &Ref {
         self.values[id.index()].as_ref().expect("units come in topological order")
     }
 
@@ -299,7 +266,7 @@ impl<'a> Planner<'a> {
 
     fn unit(&mut self, members: &[NodeId]) {
         match members {
-            [id] => self.single(*id),
+            [id] if !self.continues_product(*id) => self.single(*id),
             _ => self.group(members),
         }
     }
@@ -346,8 +313,32 @@ impl<'a> Planner<'a> {
         matches!(op, Op::Concat(_)).then(|| apply(op.clone(), &inputs.iter().collect::<Vec<_>>()).ok())?
     }
 
+    /// A stack of the rows of parameters: no step at all if they can lie side by side. Each has one place, so it can have
+    /// neighbours in one list only.
+    fn neighbours(&mut self, id: NodeId, op: &Op) -> Option<usize> {
+        let Op::Concat(Concat { axis: 0 }) = op else { return None };
+        let graph = self.graph;
+        let inputs = &graph.node(id).inputs;
+        let param = |i: &NodeId| if let Kind::Param(p) = graph.node(*i).kind { Some(p) } else { None };
+        let params: Vec<usize> = inputs.iter().map(param).collect::<Option<_>>()?;
+        if let Some(known) = self.joined.iter().position(|list| *list == params) {
+            return Some(known);
+        }
+        let fits = inputs.iter().all(|&i| graph.node(i).meta.bytes().is_multiple_of(LINE));
+        let free = |p: &usize| {
+            self.joined.iter().all(|list| !list.contains(p)) && params.iter().filter(|q| *q == p).count() == 1
+        };
+        (fits && params.iter().all(free)).then(|| {
+            self.joined.push(params);
+            self.joined.len() - 1
+        })
+    }
+
     fn op(&mut self, id: NodeId, op: &Op) -> Ref {
         let node = self.graph.node(id);
+        if let Some(list) = self.neighbours(id, op) {
+            return self.leaf(Home::Joined(list), &node.meta);
+        }
         if let Some(joined) = self.constant(id, op) {
             self.literals.push(joined.clone());
             return self.ready(Home::Literal(self.literals.len() - 1), &joined);
@@ -402,8 +393,10 @@ impl<'a> Planner<'a> {
         to
     }
 
-    fn finish(mut self) -> Plan {
+    /// The plan, and for each of its steps whether the next one continues it.
+    fn finish(mut self) -> (Plan, Vec<bool>) {
         let unplanned_bytes = self.unplanned();
+        self.follow_products();
         let to_copy = self.write_in_place();
         // Results are copied out before parameters are: they may be the old values.
         let outputs = self.hand_out();
@@ -414,11 +407,12 @@ impl<'a> Planner<'a> {
         let written = (0..self.graph.params.len()).map(|p| self.graph.writes.iter().any(|&(w, _)| w == p));
         let written = written.collect();
         let inputs = self.inputs.into_iter().map(|m| m.expect("passes keep operands")).collect();
-        Plan {
+        let plan = Plan {
             graph: self.graph.clone(),
             storages: self.storages,
             steps: self.steps,
             literals: self.literals,
+            joined: self.joined,
             arena_bytes,
             unplanned_bytes,
             recorded_flops: None,
@@ -426,7 +420,8 @@ impl<'a> Planner<'a> {
             outputs,
             written,
             batches: Vec::new(),
-        }
+        };
+        (plan, self.continued)
     }
 
     fn unplanned(&self) -> usize {
@@ -440,13 +435,19 @@ impl<'a> Planner<'a> {
         self.graph.ids().filter(op).map(|id| self.graph.node(id).meta.bytes()).sum()
     }
 
-    /// The last step that reads each storage.
+    /// The last step that reads each storage. A step that continues another is done piece by piece while that one still
+    /// reads its operands.
     fn last_reads(&self) -> Vec<Option<usize>> {
         let mut last = vec![None; self.storages.len()];
         for (i, step) in self.steps.iter().enumerate() {
-            step.inputs.iter().for_each(|r| last[r.storage] = Some(i));
+            let end = if self.is_continued(i) { i + 1 } else { i };
+            step.inputs.iter().for_each(|r| last[r.storage] = Some(end));
         }
         last
+    }
+
+    fn is_continued(&self, step: usize) -> bool {
+        self.continued.get(step) == Some(&true)
     }
 
     /// Gives new values of parameters their place over the old one, where nothing reads that later.
@@ -460,7 +461,7 @@ impl<'a> Planner<'a> {
         let mut copies = Vec::new();
         for (param, id) in writes {
             let value = self.value(id).clone();
-            let read_at_end = |s: usize| roots.iter().any(|r| r.storage == s);
+            let read_at_end = |s: usize| roots.iter().any(|r| self.is_part_of(s, r.storage));
             let in_place = match self.born[value.storage] {
                 Some(born)
                     if self.storages[value.storage].home == Home::Arena(0)
@@ -483,7 +484,7 @@ impl<'a> Planner<'a> {
         // What is copied from a parameter's memory is saved first: that parameter may be written too.
         let mut saved = Vec::new();
         for (param, value) in copies {
-            let from_param = matches!(self.storages[value.storage].home, Home::Param(_));
+            let from_param = matches!(self.storages[value.storage].home, Home::Param(_) | Home::Joined(_));
             let value = match from_param {
                 true => {
                     let storage = self.copy(&value, Home::Arena(0));
@@ -501,7 +502,7 @@ impl<'a> Planner<'a> {
     /// Whether the step that writes `new` may write it into the memory of `old`: no later step reads
     /// the old value, and the step itself reads it only element by element.
     fn may_overwrite(&self, old: usize, new: usize, born: usize) -> bool {
-        let reads = |step: &Step| step.inputs.iter().any(|r| r.storage == old);
+        let reads = |step: &Step| step.inputs.iter().any(|r| self.is_part_of(old, r.storage));
         if self.steps[born + 1..].iter().any(reads) {
             return false;
         }
@@ -515,10 +516,16 @@ impl<'a> Planner<'a> {
                     .inputs
                     .iter()
                     .zip(programs.iter().flat_map(|p| &p.operands))
-                    .filter(|(r, _)| r.storage == old)
-                    .all(|(_, o)| matches!(o.access, Access::Dense { offset: 0 })),
+                    .filter(|(r, _)| self.is_part_of(old, r.storage))
+                    .all(|(r, o)| r.storage == old && matches!(o.access, Access::Dense { offset: 0 })),
                 _ => false,
             }
+    }
+
+    /// Whether who reads `storage` reads all of `part`.
+    fn is_part_of(&self, part: usize, storage: usize) -> bool {
+        let homes = (self.storages[part].home, self.storages[storage].home);
+        part == storage || matches!(homes, (Home::Param(p), Home::Joined(j)) if self.joined[j].contains(&p))
     }
 
     /// Gives results their place: in memory that is handed out.
@@ -563,12 +570,16 @@ impl<'a> Planner<'a> {
                 _ => continue,
             };
             let in_arena = |s: usize| self.storages[s].home == Home::Arena(0) && self.born[s].is_some();
+            let continued = i.checked_sub(1).filter(|&p| self.is_continued(p)).map(|p| &self.steps[p]);
+            let read_meanwhile =
+                |from: usize| continued.is_some_and(|p| p.inputs.iter().any(|r| same[r.storage] == from));
             // `from` is the first storage of a chain that has taken over each other's memory.
             let fits = |from: usize, to: usize| {
                 in_arena(from)
                     && in_arena(to)
                     && from != to
                     && last[from] == Some(i)
+                    && !read_meanwhile(from)
                     && self.storages[from].dtype == self.storages[to].dtype
                     && self.storages[from].len == self.storages[to].len
                     && step
@@ -642,7 +653,7 @@ impl<'a> Planner<'a> {
 }
 
 /// Whether a value is all of its storage, in order.
-fn whole(value: &Ref, storages: &[Storage]) -> bool {
+pub(crate) fn whole(value: &Ref, storages: &[Storage]) -> bool {
     value.layout.is_contiguous()
         && value.layout.offset() == 0
         && value.layout.numel() == storages[value.storage].len

@@ -13,6 +13,7 @@ use std::ops::Range;
 use smallvec::{SmallVec, smallvec};
 use thalweg_core::{DType, Layout};
 use thalweg_graph::{Graph, Kind, NodeId};
+use thalweg_kernels::gemm::Pieces;
 use thalweg_kernels::stream::{PastCaches, arithmetic};
 use thalweg_kernels::threads::parallel;
 use thalweg_tensor::Meta;
@@ -192,32 +193,34 @@ impl Program {
         self.numel.div_ceil(GRAIN)
     }
 
-    /// Runs one piece.
+    /// Runs one task.
     ///
     /// # Safety
     /// As for [`run`].
     unsafe fn run_task(&self, task: usize, operands: &[Memory], results: &[Memory]) {
         let range = task * GRAIN..((task + 1) * GRAIN).min(self.numel);
         // SAFETY: handed on; tasks have ranges of their own.
-        unsafe { self.run_range(range, operands, results) };
+        unsafe { self.run_pieces(&Pieces::one(range), operands, results) };
     }
 
     /// Runs it for some of the elements.
     ///
     /// # Safety
     /// As for [`run`], for these elements alone.
-    pub(crate) unsafe fn run_range(&self, range: Range<usize>, operands: &[Memory], results: &[Memory]) {
+    pub(crate) unsafe fn run_pieces(&self, pieces: &Pieces, operands: &[Memory], results: &[Memory]) {
         with_registers(self.n_registers * self.tile, |registers| {
             for &(register, value) in &self.constants {
                 let at = register as usize * self.tile;
-                registers[at..at + self.tile.min(range.len())].fill(value);
+                registers[at..at + self.tile.min(pieces.first.len())].fill(value);
             }
             let mut past_caches = PastCaches::default();
-            for start in range.clone().step_by(self.tile) {
-                let tile = start..range.end.min(start + self.tile);
-                // SAFETY: the caller's promise; tasks and tiles have ranges of their own.
-                unsafe {
-                    self.run_tile(registers.as_mut_ptr(), operands, results, tile, &mut past_caches);
+            for piece in pieces.iter() {
+                for start in piece.clone().step_by(self.tile) {
+                    let tile = start..piece.end.min(start + self.tile);
+                    // SAFETY: the caller's promise; tasks, pieces and tiles have ranges of their own.
+                    unsafe {
+                        self.run_tile(registers.as_mut_ptr(), operands, results, tile, &mut past_caches);
+                    }
                 }
             }
         });

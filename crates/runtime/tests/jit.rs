@@ -356,3 +356,66 @@ fn what_follows_a_product_or_a_convolution_is_part_of_its_step() {
     check("planes", planes, &x);
     check("product", product, &x);
 }
+
+#[test]
+fn a_lone_op_follows_its_product_and_updates_stay_together() {
+    let mut rng = Rng::seed(12);
+    let w1 = Param::new("w1", rng.normal([20, 30], 0.0, 0.2));
+    let w2 = Param::new("w2", rng.normal([10, 20], 0.0, 0.2));
+    let mut step = jit(|x: Tensor| {
+        let h = x.linear(&w1.get(), None).relu();
+        let loss = h.linear(&w2.get(), None).square().mean(());
+        for (w, g) in [&w1, &w2].into_iter().zip(loss.grad(&[&w1, &w2])) {
+            w.set(w.get() - g * 0.1);
+        }
+    });
+    step.call(rng.normal([40, 30], 0.0, 1.0)).unwrap();
+    let names: Vec<String> = step.plan().steps().map(|s| s.name()).collect();
+    for want in ["matmul relu", "matmul relu_grad", "mul sub mul sub"] {
+        assert_eq!(names.iter().filter(|n| n.as_str() == want).count(), 1, "{want}: {names:?}");
+    }
+}
+
+#[test]
+fn parameters_of_sibling_products_lie_side_by_side_and_stay_themselves() {
+    let mut rng = Rng::seed(13);
+    let weights: Vec<Param> =
+        (0..3).map(|i| Param::new(format!("w{i}"), rng.normal([32, 16], 0.0, 0.2))).collect();
+    let all: Vec<&Param> = weights.iter().collect();
+    let x = rng.normal([40, 16], 0.0, 1.0);
+    let step = |x: Tensor| {
+        let [q, k, v] = [0, 1, 2].map(|i| x.linear(&all[i].get(), None));
+        let loss = ((q * k).tanh() * v).mean(());
+        for (w, g) in all.iter().zip(loss.grad(&all)) {
+            w.set(w.get() - g * 0.5);
+        }
+        loss
+    };
+    let start: Vec<Tensor> = all.iter().map(|p| p.get()).collect();
+    let want: Vec<f32> = (0..4).map(|_| step(x.clone()).item()).collect();
+    let want_weights: Vec<Tensor> = all.iter().map(|p| p.get()).collect();
+    all.iter().zip(&start).for_each(|(p, value)| p.set(value.clone()));
+
+    let mut compiled = jit(step);
+    let at = |p: &Param| p.hold().view().address().addr();
+    let mut got = vec![compiled.call(x.clone()).unwrap().item::<f32>()];
+    let products = compiled.plan().steps().filter(|s| s.name().starts_with("matmul")).count();
+    // One forward instead of three, and a gradient of each weight.
+    assert_eq!(products, 4, "{}", compiled.plan());
+    assert!(!compiled.plan().to_string().contains("concat"), "{}", compiled.plan());
+    let bytes = 32 * 16 * 4;
+    let neighbours = || at(all[0]) + bytes == at(all[1]) && at(all[1]) + bytes == at(all[2]);
+    assert!(neighbours());
+    got.push(compiled.call(x.clone()).unwrap().item());
+    // A value from elsewhere, and a reader that keeps the old one: the next call brings them together again.
+    all[1].set(all[1].get() * 1.0);
+    let kept = all[2].get();
+    let kept_values = kept.to_vec::<f32>();
+    assert!(!neighbours());
+    got.push(compiled.call(x.clone()).unwrap().item());
+    got.push(compiled.call(x.clone()).unwrap().item());
+    assert!(neighbours());
+    assert_eq!(kept.to_vec::<f32>(), kept_values);
+    assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-5), "{got:?} {want:?}");
+    all.iter().zip(&want_weights).for_each(|(p, want)| assert!(close(&p.get(), want)));
+}

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use parking_lot::lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard};
 use parking_lot::{RawRwLock, RwLock};
-use thalweg_core::{SpanMut, View};
+use thalweg_core::{Buffer, SpanMut, View, with_dtype};
 
 use crate::autodiff::Leaf;
 use crate::error::{OpError, fail};
@@ -117,6 +117,35 @@ impl Param {
         ParamWrite(guard)
     }
 
+    /// Lays the values of these parameters side by side in memory, in this order, so that all can be read as one tensor.
+    /// Values and gradients stay; each can still be changed by itself, and a new value from elsewhere ends the
+    /// neighbourhood. `false` when they cannot lie so: of different dtypes, twice the same, or not filling cache lines.
+    pub fn lay_side_by_side(params: &[&Param]) -> bool {
+        let mut order: Vec<usize> = (0..params.len()).collect();
+        order.sort_by_key(|&i| params[i].id());
+        if order.windows(2).any(|two| params[two[0]].id() == params[two[1]].id()) {
+            return false;
+        }
+        let mut guards: Vec<_> = params.iter().map(|_| None).collect();
+        // In one order everywhere, so that nobody waits for somebody who waits.
+        order.iter().for_each(|&i| guards[i] = Some(params[i].0.value.write()));
+        let mut values: Vec<_> = guards.into_iter().flatten().collect();
+        let Some(dtype) = values.first().map(|v| v.dtype()) else { return true };
+        let lens: Vec<usize> = values.iter().map(|v| v.meta().numel()).collect();
+        if values.iter().any(|v| v.dtype() != dtype) {
+            return false;
+        }
+        let Some(parts) = Buffer::side_by_side(dtype, &lens) else { return false };
+        for (value, mut part) in values.iter_mut().zip(parts) {
+            with_dtype!(dtype, T => {
+                part.as_mut_slice::<T>().iter_mut().zip(value.view().iter::<T>()).for_each(|(to, from)| *to = from);
+            });
+            let moved = Tensor::from_buffer(part, value.shape()).with_history(value.history().cloned());
+            **value = moved;
+        }
+        true
+    }
+
     /// A new value of the same dtype and shape; its history is forgotten. Tensors that were read
     /// before keep the old value. Panics when dtype or shape differ.
     #[track_caller]
@@ -190,4 +219,27 @@ pub(crate) fn leaf(value: &Tensor) -> Tensor {
         at: std::panic::Location::caller(),
     };
     value.with_history(Some(History { node: Arc::new(node), output: 0 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_core::DType;
+
+    #[test]
+    fn neighbours_keep_values_and_gradients_and_change_by_themselves() {
+        let [a, b] = [1.0f32, 2.0].map(|v| Param::new("p", Tensor::full([4, 8], v, DType::F32)));
+        (a.get() * b.get()).sum(()).backward();
+        assert!(Param::lay_side_by_side(&[&b, &a]));
+        let at = |p: &Param| p.hold().view().address().addr();
+        assert_eq!(at(&b) + 4 * 8 * 4, at(&a));
+        assert_eq!(a.grad().unwrap().to_vec::<f32>(), [2.0; 32]);
+        let old = b.get();
+        a.hold_mut().span_mut().as_mut_slice::<f32>().fill(7.0);
+        assert_eq!(at(&b) + 4 * 8 * 4, at(&a));
+        assert_eq!((a.get().to_vec::<f32>(), b.get().to_vec::<f32>()), (vec![7.0; 32], vec![2.0; 32]));
+        b.set(old * 2.0);
+        assert_ne!(at(&b) + 4 * 8 * 4, at(&a));
+        assert!(!Param::lay_side_by_side(&[&a, &a]));
+    }
 }

@@ -37,6 +37,29 @@ pub fn time<R>(inner: usize, mut f: impl FnMut() -> R) -> Timing {
     Timing { wall_median: wall[n / 2], wall_min: wall[0], cpu_median: cpu[n / 2], cpu_min: cpu[0], n }
 }
 
+/// How many times as long `slow` takes as `quick`, by medians. They are called in turns, so that both meet the same noise.
+pub fn ratio<A, B>(mut slow: impl FnMut() -> A, mut quick: impl FnMut() -> B) -> f64 {
+    let mut round = || {
+        let start = Instant::now();
+        std::hint::black_box(slow());
+        let middle = Instant::now();
+        std::hint::black_box(quick());
+        [middle - start, middle.elapsed()]
+    };
+    for _ in 0..5 {
+        round();
+    }
+    let (mut times, start) = ([Vec::new(), Vec::new()], Instant::now());
+    while times[0].len() < MAX_RUNS && (start.elapsed() < 2 * BUDGET || times[0].len() < MIN_RUNS) {
+        times.iter_mut().zip(round()).for_each(|(all, time)| all.push(time.as_secs_f64()));
+    }
+    let [slow, quick] = times.map(|mut all| {
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    });
+    slow / quick
+}
+
 /// Seconds of CPU time of this process; 0 where the system does not tell.
 fn cpu_time() -> f64 {
     // Fields 14 and 15 of /proc/self/stat, in ticks of 10 ms on every Linux that matters here.

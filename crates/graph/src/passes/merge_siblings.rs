@@ -3,11 +3,10 @@
 //! of a cell). The left operand is read and packed once, and one large product keeps the cores busier
 //! than several small ones. Results are slices of the merged result.
 //!
-//! Only captured tensors and literals are merged: they never change, so the planner joins them once.
-//! Parameters are left alone. Joining them in every run would cost more than it saves; laying them side
-//! by side for good would make it free, but a step that updates one of them in place must then own the
-//! memory of all, which `Param::hold_mut` cannot express yet. Products above [`MAX_FLOPS`] gain nothing
-//! and would only make their readers read strided memory.
+//! Captured tensors and literals never change, so the planner joins them once. Parameters are laid side by side in memory
+//! when the plan is bound, where the joined one is a stack of their rows; each is still updated in place by itself. A
+//! parameter has one place, so it has neighbours in one family only. Products above [`MAX_FLOPS`] gain nothing and would
+//! only make their readers read strided memory.
 
 use std::collections::HashMap;
 
@@ -32,8 +31,15 @@ enum Reading {
     Linear,
 }
 
-/// What siblings share: the left operand, the region, and how they read the right operand.
-type Family = (NodeId, u32, Reading);
+/// What the right operands are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Weights {
+    Constants,
+    Params,
+}
+
+/// What siblings share: the left operand, the region, what the right operands are and how they are read.
+type Family = (NodeId, u32, Weights, Reading);
 
 struct Sibling {
     id: NodeId,
@@ -45,11 +51,12 @@ struct Sibling {
 pub fn merge_siblings(graph: &Graph) -> Graph {
     let mut families: HashMap<Family, Vec<Sibling>> = HashMap::new();
     for id in graph.ids() {
-        if let Some((x, reading, sibling)) = sibling(graph, id) {
-            families.entry((x, graph.node(id).region, reading)).or_default().push(sibling);
+        if let Some((x, weights, reading, sibling)) = sibling(graph, id) {
+            families.entry((x, graph.node(id).region, weights, reading)).or_default().push(sibling);
         }
     }
     families.retain(|_, family| family.len() > 1);
+    part_neighbours(&mut families);
     if families.is_empty() {
         return graph.clone();
     }
@@ -62,7 +69,7 @@ pub fn merge_siblings(graph: &Graph) -> Graph {
         renamed[id.index()] = Some(out.push(graph.node(id).clone()));
     }
     for id in graph.ids().filter(|&id| graph.op(id).is_some()) {
-        if let Some(((x, _, reading), family)) = first.get(&id) {
+        if let Some(((x, _, _, reading), family)) = first.get(&id) {
             let x = renamed[x.index()].expect("an operand comes before its readers");
             let pieces = merged(graph, &mut out, &renamed, x, *reading, family);
             let pieces = pieces.expect("the shapes are those of the siblings");
@@ -80,29 +87,64 @@ pub fn merge_siblings(graph: &Graph) -> Graph {
     out
 }
 
-fn is_constant(graph: &Graph, id: NodeId) -> bool {
-    matches!(graph.node(id).kind, Kind::Captured(_) | Kind::Literal(_))
+/// Keeps of the families that share a parameter only those that have the same ones in the same order as the first.
+fn part_neighbours(families: &mut HashMap<Family, Vec<Sibling>>) {
+    let mut first: Vec<(Family, NodeId)> =
+        families.iter().map(|(key, family)| (*key, family[0].id)).collect();
+    first.retain(|(key, _)| key.2 == Weights::Params);
+    first.sort_by_key(|&(_, id)| id);
+    let mut neighbours: HashMap<NodeId, Vec<NodeId>> = HashMap::new();
+    for (key, _) in first {
+        let lists: [Vec<NodeId>; 2] = [
+            families[&key].iter().map(|s| s.weight).collect(),
+            families[&key].iter().filter_map(|s| s.bias).collect(),
+        ];
+        let agrees = |list: &Vec<NodeId>| {
+            let distinct = list.iter().enumerate().all(|(i, id)| !list[..i].contains(id));
+            distinct && list.iter().all(|id| neighbours.get(id).is_none_or(|known| known == list))
+        };
+        match lists.iter().all(agrees) {
+            true => lists.iter().for_each(|list| {
+                neighbours.extend(list.iter().map(|&id| (id, list.clone())));
+            }),
+            false => drop(families.remove(&key)),
+        }
+    }
+}
+
+/// What a right operand is, if it can be merged.
+fn weights(graph: &Graph, id: NodeId) -> Option<Weights> {
+    let node = graph.node(id);
+    match node.kind {
+        Kind::Captured(_) | Kind::Literal(_) => Some(Weights::Constants),
+        // The next one begins where this one ends, and memory begins at a cache line.
+        Kind::Param(_) if node.meta.bytes().is_multiple_of(64) => Some(Weights::Params),
+        _ => None,
+    }
 }
 
 /// A product that could be merged: its left operand, and the rest.
-fn sibling(graph: &Graph, id: NodeId) -> Option<(NodeId, Reading, Sibling)> {
+fn sibling(graph: &Graph, id: NodeId) -> Option<(NodeId, Weights, Reading, Sibling)> {
     let node = graph.node(id);
     if graph.cost(id).flops > MAX_FLOPS || node.meta.numel() == 0 {
         return None;
     }
     match (graph.op(id)?, &node.inputs[..]) {
-        (Op::Linear(_), &[x, weight, bias]) if is_constant(graph, weight) && is_constant(graph, bias) => {
-            Some((x, Reading::Linear, Sibling { id, weight, bias: Some(bias) }))
+        (Op::Linear(_), &[x, weight, bias]) => {
+            let kind = weights(graph, weight).filter(|kind| weights(graph, bias) == Some(*kind))?;
+            Some((x, kind, Reading::Linear, Sibling { id, weight, bias: Some(bias) }))
         }
         (Op::Matmul(_), &[x, weight]) if node.meta.shape.rank() == 2 => match graph.op(weight) {
-            Some(Op::Permute(p))
-                if p.axes[..] == [1, 0] && is_constant(graph, graph.node(weight).inputs[0]) =>
-            {
+            Some(Op::Permute(p)) if p.axes[..] == [1, 0] => {
                 let weight = graph.node(weight).inputs[0];
-                Some((x, Reading::Transposed, Sibling { id, weight, bias: None }))
+                let kind = weights(graph, weight)?;
+                Some((x, kind, Reading::Transposed, Sibling { id, weight, bias: None }))
             }
-            _ if is_constant(graph, weight) => Some((x, Reading::Plain, Sibling { id, weight, bias: None })),
-            _ => None,
+            // Columns of parameters cannot lie side by side.
+            _ => {
+                let kind = weights(graph, weight).filter(|&kind| kind == Weights::Constants)?;
+                Some((x, kind, Reading::Plain, Sibling { id, weight, bias: None }))
+            }
         },
         _ => None,
     }
@@ -167,10 +209,37 @@ mod tests {
     }
 
     #[test]
-    fn parameters_and_large_products_are_left_alone() {
+    fn rows_of_parameters_become_one_where_they_fill_cache_lines() {
+        check(
+            |g| dce(&merge_siblings(g)),
+            "x = input : f32[4, 16]; a = param : f32[2, 16]; at = permute(axes:[1,0]) a; p = matmul x at; \
+             b = param : f32[5, 16]; bt = permute(axes:[1,0]) b; q = matmul x bt; return p q",
+            "x = input : f32[4, 16]; a = param : f32[2, 16]; b = param : f32[5, 16]; w = concat(axis:0) a b; \
+             wt = permute(axes:[1,0]) w; y = matmul x wt; \
+             p = slice(strides:[(start:0,len:4,step:1),(start:0,len:2,step:1)]) y; \
+             q = slice(strides:[(start:0,len:4,step:1),(start:2,len:5,step:1)]) y; return p q",
+        );
+    }
+
+    #[test]
+    fn a_parameter_has_neighbours_in_one_family_only() {
+        let text = "x = input : f32[4, 16]; z = input : f32[4, 16]; a = param : f32[2, 16]; \
+                    at = permute(axes:[1,0]) a; b = param : f32[2, 16]; bt = permute(axes:[1,0]) b; \
+                    c = param : f32[2, 16]; ct = permute(axes:[1,0]) c; p = matmul x at; q = matmul x bt; \
+                    r = matmul z bt; s = matmul z ct; return p q r s";
+        let merged = dce(&merge_siblings(&text.parse::<Graph>().unwrap()));
+        let count =
+            |name| merged.ids().filter(|&id| merged.op(id).is_some_and(|op| op.name() == name)).count();
+        assert_eq!((count("matmul"), count("concat")), (3, 1));
+    }
+
+    #[test]
+    fn columns_and_odd_rows_of_parameters_and_large_products_are_left_alone() {
         for text in [
-            "x = input : f32[4, 3]; a = param : f32[3, 2]; p = matmul x a; b = param : f32[3, 2]; \
+            "x = input : f32[4, 16]; a = param : f32[16, 16]; p = matmul x a; b = param : f32[16, 16]; \
              q = matmul x b; return p q",
+            "x = input : f32[4, 3]; a = param : f32[2, 3]; at = permute(axes:[1,0]) a; p = matmul x at; \
+             b = param : f32[2, 3]; bt = permute(axes:[1,0]) b; q = matmul x bt; return p q",
             "x = input : f32[400, 400]; a = captured : f32[400, 400]; p = matmul x a; \
              b = captured : f32[400, 400]; q = matmul x b; return p q",
         ] {

@@ -17,7 +17,7 @@ mod tests;
 
 pub use columns::{col2im, im2col};
 
-use crate::gemm::Ready;
+use crate::gemm::{Pieces, Ready};
 
 /// One spatial axis: output `o` and tap `k` meet at input `o · stride + k · dilation − padding`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +129,7 @@ pub fn forward_then(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Ready)
 fn tell(ready: Ready, start: usize, part: &mut [f32]) {
     if let Some(ready) = ready {
         let first = part.as_mut_ptr().wrapping_sub(start);
-        ready(start..start + part.len(), first.cast());
+        ready(Pieces::one(start..start + part.len()), first.cast());
     }
 }
 

@@ -12,7 +12,7 @@
 use super::pack::{Source, pack_panel};
 use super::scratch::{self, Use};
 use super::tile::{Kernels, Tile, TileShape};
-use super::{Element, MatRef, Ready, SendPtr, Start};
+use super::{Element, MatRef, Pieces, Ready, SendPtr, Start};
 use crate::threads::parallel;
 
 /// Longest k block: a panel of B of 16 columns is then 24 KB of the 32 KB of L1.
@@ -271,12 +271,15 @@ impl<T: Element> Product<'_, T> {
             && let Some(ready) = self.ready
         {
             let (rows, cols) = (&block.rows, &block.cols);
-            if cols.len() == self.ldc {
-                ready(rows.start * self.ldc..rows.end * self.ldc, self.c.get().cast());
-            } else {
-                let c = self.c.get().cast();
-                rows.clone().for_each(|row| ready(row * self.ldc + cols.start..row * self.ldc + cols.end, c));
-            }
+            let at = |row: usize, col: usize| row * self.ldc + col;
+            let pieces = match cols.len() == self.ldc {
+                true => Pieces::one(at(rows.start, 0)..at(rows.end, 0)),
+                false => {
+                    let first = at(rows.start, cols.start)..at(rows.start, cols.end);
+                    Pieces { first, n: rows.len(), stride: self.ldc }
+                }
+            };
+            ready(pieces, self.c.get().cast());
         }
     }
 

@@ -65,11 +65,42 @@ impl<T> Start<'_, T> {
     }
 }
 
-/// Called with straight pieces of C, from the threads that made them, when they are final; and with the address of C, for
-/// reading and writing these elements and no others.
-pub type Ready<'a> = Option<&'a (dyn Fn(Range<usize>, *mut u8) + Sync)>;
+/// Elements of a result: straight pieces of one length, at one distance from each other.
+#[derive(Debug, Clone)]
+pub struct Pieces {
+    /// The first piece.
+    pub first: Range<usize>,
+    /// How many pieces.
+    pub n: usize,
+    /// Elements from the beginning of one to that of the next.
+    pub stride: usize,
+}
 
-/// [`gemm_f32`] from any start. Each element of C is in one of the ranges that `ready` is called with, or in a gap
+impl Pieces {
+    /// A single piece.
+    pub fn one(piece: Range<usize>) -> Self {
+        Self { first: piece, n: 1, stride: 0 }
+    }
+
+    /// Each piece.
+    pub fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        (0..self.n).map(|i| self.first.start + i * self.stride..self.first.end + i * self.stride)
+    }
+
+    /// The same ones further on.
+    fn behind(&self, skipped: usize) -> Self {
+        Self { first: skipped + self.first.start..skipped + self.first.end, ..self.clone() }
+    }
+}
+
+/// Called with pieces of C, from the threads that made them, when they are final; and with the address of C, for
+/// reading and writing these elements and no others.
+pub type OnReady<'a> = dyn Fn(Pieces, *mut u8) + Sync + 'a;
+
+/// What is to be done with pieces of a result, if anything.
+pub type Ready<'a> = Option<&'a OnReady<'a>>;
+
+/// [`gemm_f32`] from any start. Each element of C is in one of the pieces that `ready` is called with, or in a gap
 /// between rows, and is final and still in a cache then.
 ///
 /// Panics if the shapes do not agree, or c or the start is too short.
@@ -174,6 +205,16 @@ trait Element: Copy + Send + Sync + Add<Output = Self> + Mul<Output = Self> + 's
     const ZERO: Self;
     const ONE: Self;
     fn kernels() -> &'static tile::Kernels<Self>;
+
+    /// See [`pack::transpose_4x4`].
+    ///
+    /// # Safety
+    /// Both pointers reach over their 4×4 block.
+    #[inline(always)]
+    unsafe fn transpose_4x4(from: *const Self, from_stride: usize, to: *mut Self, to_stride: usize) {
+        // SAFETY: passed on to the caller.
+        unsafe { pack::transpose_4x4(from, from_stride, to, to_stride) }
+    }
 }
 
 impl Element for f32 {
@@ -181,6 +222,13 @@ impl Element for f32 {
     const ONE: Self = 1.0;
     fn kernels() -> &'static tile::Kernels<Self> {
         tile::kernels_f32()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn transpose_4x4(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        // SAFETY: passed on to the caller.
+        unsafe { pack::transpose_4x4_sse(from, from_stride, to, to_stride) }
     }
 }
 
@@ -252,10 +300,10 @@ fn gemm_batched<T: Element>(
         // is borrowed mutably for the call, and apart from the others.
         unsafe {
             let c = SendPtr(c.get().add(idx * batch_stride));
-            let shifted = |r: Range<usize>, at: *mut u8| {
+            let shifted = |pieces: Pieces, at: *mut u8| {
                 if let Some(ready) = ready {
                     let skipped = idx * batch_stride;
-                    ready(skipped + r.start..skipped + r.end, at.wrapping_sub(skipped * size_of::<T>()));
+                    ready(pieces.behind(skipped), at.wrapping_sub(skipped * size_of::<T>()));
                 }
             };
             let ready: Ready<'_> = if ready.is_some() { Some(&shifted) } else { None };
@@ -326,7 +374,7 @@ unsafe fn gemm_into<T: Element>(
             return blocked::gemm(a, b, c, ldc, start, ready, n_threads);
         }
         if let Some(ready) = ready {
-            (0..m).for_each(|i| ready(i * ldc..i * ldc + n, c.get().cast()));
+            ready(Pieces { first: 0..n, n: m, stride: ldc }, c.get().cast());
         }
     }
 }

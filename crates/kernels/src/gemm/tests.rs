@@ -187,8 +187,8 @@ fn every_element_is_ready_once_and_final_and_a_bias_is_added_once() {
         gemm_f32(a, b, &mut want, n, true);
         let (ready, mut c) =
             ((0..m * n).map(|_| AtomicU32::new(0)).collect::<Vec<_>>(), vec![f32::NAN; m * n]);
-        let count = |r: std::ops::Range<usize>, _: *mut u8| {
-            ready[r].iter().for_each(|n| {
+        let count = |pieces: super::Pieces, _: *mut u8| {
+            pieces.iter().flat_map(|piece| &ready[piece]).for_each(|n| {
                 n.fetch_add(1, Relaxed);
             });
         };

@@ -3,6 +3,7 @@
 
 use thalweg_core::{DType, Shape, View, ViewMut};
 use thalweg_kernels::conv;
+use thalweg_kernels::gemm::OnReady;
 
 use crate::apply::run;
 use crate::error::{OpError, fail, or_fail};
@@ -63,12 +64,7 @@ impl Primitive for Conv {
         single::result(y, |y| conv::forward(&c, &x, &w, y))
     }
 
-    fn fast_then(
-        &self,
-        x: &[View<'_>],
-        y: &mut ViewMut<'_>,
-        ready: &(dyn Fn(std::ops::Range<usize>, *mut u8) + Sync),
-    ) -> bool {
+    fn fast_then(&self, x: &[View<'_>], y: &mut ViewMut<'_>, ready: &OnReady<'_>) -> bool {
         if y.dtype() != DType::F32 {
             return false;
         }

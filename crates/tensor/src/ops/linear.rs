@@ -1,7 +1,7 @@
 //! `linear`: y = x Wᵀ + b for rows x: (N, in), weights W: (out, in) and a bias b: (out).
 
 use thalweg_core::{DType, Element, View, ViewMut, with_dtype};
-use thalweg_kernels::gemm;
+use thalweg_kernels::gemm::{self, OnReady};
 
 use crate::apply::run;
 use crate::error::{OpError, fail};
@@ -61,12 +61,7 @@ impl Primitive for Linear {
         product(x, y, None)
     }
 
-    fn fast_then(
-        &self,
-        x: &[View<'_>],
-        y: &mut ViewMut<'_>,
-        ready: &(dyn Fn(std::ops::Range<usize>, *mut u8) + Sync),
-    ) -> bool {
+    fn fast_then(&self, x: &[View<'_>], y: &mut ViewMut<'_>, ready: &OnReady<'_>) -> bool {
         product(x, y, Some(ready))
     }
 

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 use thalweg_core::{Buffer, DType, Element, Layout, Shape, View, ViewMut, with_dtype};
-use thalweg_kernels::gemm::{self, MatRef};
+use thalweg_kernels::gemm::{self, MatRef, OnReady};
 use thalweg_kernels::stream::convert::{cast, f16_to_f32, f32_to_f16};
 use thalweg_kernels::stream::split::par_chunks_mut;
 
@@ -73,12 +73,7 @@ impl Primitive for Matmul {
         true
     }
 
-    fn fast_then(
-        &self,
-        x: &[View<'_>],
-        y: &mut ViewMut<'_>,
-        ready: &(dyn Fn(std::ops::Range<usize>, *mut u8) + Sync),
-    ) -> bool {
+    fn fast_then(&self, x: &[View<'_>], y: &mut ViewMut<'_>, ready: &OnReady<'_>) -> bool {
         if y.dtype() != DType::F32 {
             return false;
         }

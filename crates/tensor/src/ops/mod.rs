@@ -35,6 +35,7 @@ pub(crate) use slice::python_slice;
 pub use triangle::Side;
 
 use thalweg_core::{DType, Layout, Shape, View, ViewMut};
+use thalweg_kernels::gemm::OnReady;
 
 use crate::error::{InOp, OpError};
 use crate::meta::Meta;
@@ -287,12 +288,7 @@ impl Op {
     }
 
     /// The fast kernel with a call for each piece that is ready, if it covers this call.
-    pub fn fast_then(
-        &self,
-        x: &[View<'_>],
-        y: &mut ViewMut<'_>,
-        ready: &(dyn Fn(std::ops::Range<usize>, *mut u8) + Sync),
-    ) -> bool {
+    pub fn fast_then(&self, x: &[View<'_>], y: &mut ViewMut<'_>, ready: &OnReady<'_>) -> bool {
         delegate!(self, op => op.fast_then(x, y, ready), _op => false)
     }
 

@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use serde::{Serialize, de::DeserializeOwned};
 use smallvec::SmallVec;
 use thalweg_core::{Layout, Shape, View, ViewMut};
+use thalweg_kernels::gemm::OnReady;
 
 use crate::error::OpError;
 use crate::meta::Meta;
@@ -45,12 +46,7 @@ pub trait Primitive:
     /// as soon as they are final, from the threads that made them: what comes next finds them in a cache.
     /// Each element is in one range. The address is that of the result's first element, for reading and
     /// writing the range and nothing else. `false`: not covered, and `ready` was not called.
-    fn fast_then(
-        &self,
-        _x: &[View<'_>],
-        _y: &mut ViewMut<'_>,
-        _ready: &(dyn Fn(std::ops::Range<usize>, *mut u8) + Sync),
-    ) -> bool {
+    fn fast_then(&self, _x: &[View<'_>], _y: &mut ViewMut<'_>, _ready: &OnReady<'_>) -> bool {
         false
     }
 

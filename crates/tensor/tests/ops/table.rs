@@ -71,8 +71,8 @@ pub fn ready_once(sample: &Sample, seed: u64) -> Outcome {
     let views: Vec<_> = x.iter().map(Tensor::view).collect();
     let [mut fast, mut then] = [(); 2].map(|()| Buffer::zeros(meta.dtype, meta.numel()));
     let calls: Vec<AtomicU32> = (0..meta.numel()).map(|_| AtomicU32::new(0)).collect();
-    let ready = |r: std::ops::Range<usize>, _: *mut u8| {
-        calls[r].iter().for_each(|n| {
+    let ready = |pieces: thalweg_kernels::gemm::Pieces, _: *mut u8| {
+        pieces.iter().flat_map(|piece| &calls[piece]).for_each(|n| {
             n.fetch_add(1, Ordering::Relaxed);
         });
     };
