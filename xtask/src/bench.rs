@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: ours and the rivals on the same work, in turns, so that all see the same machine.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -12,17 +13,18 @@ type Times = BTreeMap<(String, usize), BTreeMap<String, Vec<f64>>>;
 
 pub fn run(args: &[&str]) -> Result<()> {
     let rounds: usize = value(args, "--rounds").map_or(Ok(3), str::parse)?;
-    let flags = args.iter().position(|a| *a == "--rounds").map_or(0..0, |i| i..i + 2);
-    let mut groups: Vec<&str> =
-        args.iter().enumerate().filter(|(i, _)| !flags.contains(i)).map(|(_, a)| *a).collect();
+    // Programs of their own, which take long to build: only when asked for.
+    let peers: Vec<&str> = value(args, "--peers").map_or(Vec::new(), |names| names.split(',').collect());
+    let is_flag = |i: usize| args[i].starts_with("--") || i > 0 && args[i - 1].starts_with("--");
+    let mut groups: Vec<&str> = (0..args.len()).filter(|&i| !is_flag(i)).map(|i| args[i]).collect();
     if groups.is_empty() {
         groups = vec!["eager", "product", "stream"];
     }
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--release", "-p", "thalweg-cli"])
-        .current_dir(root())
-        .status()?;
-    ensure!(built.success(), "the release build failed");
+    build(&root(), &["-p", "thalweg-cli"])?;
+    for peer in &peers {
+        ensure!(["burn", "candle"].contains(peer), "--peers takes burn and candle, separated by a comma");
+        build(&root().join("benches/peers").join(peer), &[])?;
+    }
     let python = std::env::var("THALWEG_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let rivals = rivals(&python, &groups);
     let mut times = Times::new();
@@ -37,9 +39,22 @@ pub fn run(args: &[&str]) -> Result<()> {
                 theirs.arg(root().join("benches/peers").join(script)).args(arguments).env("THREADS", &n);
                 collect(&mut theirs, &mut times)?;
             }
+            for peer in peers.iter().filter(|_| groups.contains(&"networks")) {
+                let mut theirs = Command::new(target_dir().join(format!("release/peers_{peer}")));
+                collect(theirs.arg("abcdefgh").env("RAYON_NUM_THREADS", &n), &mut times)?;
+            }
         }
     }
     print(&times);
+    Ok(())
+}
+
+/// Builds the package in a folder, for speed.
+fn build(folder: &Path, arguments: &[&str]) -> Result<()> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--release"]).args(arguments).current_dir(folder);
+    let built = cargo.env("CARGO_TARGET_DIR", target_dir()).status()?;
+    ensure!(built.success(), "the release build of {} failed", folder.display());
     Ok(())
 }
 

@@ -16,7 +16,8 @@ use anyhow::{Result, bail};
 const USAGE: &str = "usage: cargo xtask <task>
   check                                  everything CI does
   golden [--dir PATH] [--only OP|FAMILY] expected values and gradients against ours
-  bench [--rounds N] [GROUP ...]         ours and PyTorch in one sitting (THALWEG_PYTHON names its interpreter)
+  bench [--rounds N] [--peers burn,candle] [GROUP ...]
+                                         ours and rivals in one sitting (THALWEG_PYTHON names their interpreter)
   bench cluster [null|dense|sparse|delays] the parameter server, raw sockets, TensorFlow's (THALWEG_PYTHON)
   op-page                                write docs/ops.md from the list of ops
   simulate [--seed N | --from N --count N] the cluster under crashes, loss and pauses, without end
