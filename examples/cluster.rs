@@ -16,7 +16,7 @@ use thalweg::prelude::*;
 fn main() -> thalweg::Result<()> {
     let cluster = Cluster::from_env()?; // alone: this process is the only worker and the only server
     let option = |name: &str| std::env::args().skip_while(|a| a != name).nth(1);
-    let epochs: Option<u64> = option("--epochs").and_then(|n| n.parse().ok());
+    let epochs = option("--epochs").map(|n| n.parse::<u64>().unwrap_or_else(|_| wrong(&n)));
     let (train, test) = match thalweg::data::mnist()? {
         data if epochs.is_some() => (data.train, data.test),
         data => (data.train.rows(0..1536), data.test.rows(0..500)),
@@ -46,4 +46,9 @@ fn main() -> thalweg::Result<()> {
         println!("accuracy above 0.8: {}", run.fitted.metrics["accuracy"] > 0.8);
     }
     Ok(())
+}
+
+fn wrong(epochs: &str) -> ! {
+    eprintln!("--epochs {epochs:?} is no number of epochs; use one such as 3");
+    std::process::exit(2)
 }

@@ -17,6 +17,8 @@ const DENSE_ROUNDS: usize = 5;
 /// How often each side has its turn.
 const ROUNDS: usize = 3;
 const STALENESS: [&str; 6] = ["bsp", "ssp:1", "ssp:4", "ssp:8", "ssp:16", "async"];
+/// Delays are drawn anew for each of so many rounds.
+const DELAY_ROUNDS: usize = 5;
 const MODELS: [&str; 3] = ["exponential", "fixed", "pareto"];
 
 pub fn run(parts: &[&str]) -> Result<()> {
@@ -211,49 +213,72 @@ fn sparse() -> Result<()> {
     Ok(())
 }
 
-/// Idle share and time to a target under injected delays, and the curve over the staleness as a picture.
+/// What the delays example told.
+#[derive(Default, Clone)]
+struct Delayed {
+    idle: Vec<f64>,    // percent
+    seconds: Vec<f64>, // to the target
+    clocks: Vec<f64>,  // to the target
+}
+
+/// Idle share, clocks and time to a target under injected delays, and the curves over the staleness as pictures.
 fn delays() -> Result<()> {
-    println!("four workers under injected delays: idle share, and seconds to 1 % of the first loss");
-    println!("medians of {ROUNDS} rounds in turns");
+    println!("eight workers under injected delays: idle share, clocks and seconds to 1 % of the first loss");
+    println!("medians of {DELAY_ROUNDS} rounds in turns, each with delays and samples of its own");
     let syncs: Vec<&str> = STALENESS.into_iter().chain(["backup:1"]).collect();
-    // By consistency and model: idle shares, seconds.
-    let mut found = vec![vec![(Vec::new(), Vec::new()); MODELS.len()]; syncs.len()];
-    for _ in 0..ROUNDS {
+    let mut found = vec![vec![Delayed::default(); MODELS.len()]; syncs.len()]; // by consistency and model
+    for seed in 1..=DELAY_ROUNDS {
         for (sync, row) in syncs.iter().zip(&mut found) {
-            for (model, (idle, seconds)) in MODELS.iter().zip(row) {
-                let options = ["--workers", "4", "--servers", "1", "--sync", sync];
-                let text = launch(&options, "delays", &[model, "120", "1.0"])?;
-                idle.push(100.0 * number(&text, "idle")?);
+            for (model, told) in MODELS.iter().zip(row) {
+                let options = ["--workers", "8", "--servers", "1", "--sync", sync];
+                let text = launch(&options, "delays", &[model, "300", "0.5", &seed.to_string()])?;
+                told.idle.push(100.0 * number(&text, "idle")?);
                 // A target that was not reached counts as the largest number.
-                seconds.push(number(&text, "target").unwrap_or(f64::INFINITY));
+                told.seconds.push(number(&text, "target").unwrap_or(f64::INFINITY));
+                told.clocks.push(number(&text, "clocks").unwrap_or(f64::INFINITY));
             }
         }
     }
-    let mut series: Vec<Series> =
-        MODELS.iter().map(|m| Series { name: (*m).to_owned(), points: Vec::new() }).collect();
+    let middle = |values: &[f64]| median(values.to_vec()).expect("there were rounds");
     println!("| sync | {} |\n|---|---|---|---|", MODELS.join(" | "));
-    for (x, (sync, row)) in syncs.iter().zip(found).enumerate() {
-        let mut cells = Vec::new();
-        for ((idle, seconds), series) in row.into_iter().zip(&mut series) {
-            let (idle, seconds) = median(idle).zip(median(seconds)).context("nothing was measured")?;
-            let reached = Some(seconds).filter(|s| s.is_finite());
-            let text = reached.map_or("not reached".to_owned(), |s| format!("{s:.2} s"));
-            cells.push(format!("{idle:.0} %, {text}"));
-            if x < STALENESS.len() {
-                series.points.push((x as f64, reached.unwrap_or(f64::NAN)));
+    for (sync, row) in syncs.iter().zip(&found) {
+        let cell = |told: &Delayed| match (middle(&told.seconds), middle(&told.clocks)) {
+            (seconds, clocks) if seconds.is_finite() => {
+                format!("{:.0} %, {clocks:.0}, {seconds:.2} s", middle(&told.idle))
             }
-        }
-        println!("| {sync} | {} |", cells.join(" | "));
+            _ => format!("{:.0} %, not reached", middle(&told.idle)),
+        };
+        println!("| {sync} | {} |", row.iter().map(cell).collect::<Vec<_>>().join(" | "));
     }
-    let plot = Plot {
-        title: "seconds to the target".into(),
-        x_name: format!("0 to 5: {}", STALENESS.join(", ")),
-        series,
-        log_y: false,
+    let bounds = &found[..STALENESS.len()];
+    let curve = |model: usize, of: &dyn Fn(&Delayed) -> f64| {
+        bounds.iter().enumerate().map(|(x, row)| (x as f64, of(&row[model]))).collect::<Vec<_>>()
     };
-    let path = root().join("docs/pictures/staleness.svg");
+    let seconds = |(i, model): (usize, &&str)| Series {
+        name: (*model).to_owned(),
+        points: curve(i, &|told| middle(&told.seconds)),
+    };
+    picture("staleness", "seconds to the target", MODELS.iter().enumerate().map(seconds).collect())?;
+    // Seconds are clocks times seconds per clock: the one rises with the staleness, the other falls.
+    let pareto = MODELS.len() - 1;
+    let first = &bounds[0][pareto];
+    let (all, clocks) = (middle(&first.seconds), middle(&first.clocks));
+    let per_clock = |told: &Delayed| middle(&told.seconds) / middle(&told.clocks);
+    let parts: [(&str, Vec<(f64, f64)>); 3] = [
+        ("clocks to the target", curve(pareto, &|told| middle(&told.clocks) / clocks)),
+        ("seconds per clock", curve(pareto, &|told| per_clock(told) / per_clock(first))),
+        ("seconds to the target, their product", curve(pareto, &|told| middle(&told.seconds) / all)),
+    ];
+    let series = parts.map(|(name, points)| Series { name: name.to_owned(), points });
+    picture("staleness-parts", "Pareto delays, as shares of what bsp takes", series.into())
+}
+
+fn picture(name: &str, title: &str, series: Vec<Series>) -> Result<()> {
+    let x_name = format!("0 to 5: {}", STALENESS.join(", "));
+    let plot = Plot { title: title.into(), x_name, series, log_y: false };
+    let path = root().join("docs/pictures").join(name).with_extension("svg");
     std::fs::create_dir_all(path.parent().expect("a file lies in a folder"))?;
     std::fs::write(&path, plot.svg())?;
-    println!("wrote docs/pictures/staleness.svg");
+    println!("wrote docs/pictures/{name}.svg");
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! One training, measurement or use of a recipe: everything about it that is not the recipe's.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,8 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use thalweg::cluster::programs::{Model, Solver, Values};
+use thalweg::cluster::{Cluster, ClusterError, OnCluster, Pulled};
 use thalweg::data::{Batches, Dataset};
-use thalweg::train::{Ended, Run, Span, Steps, TrainError, Trainer, load_latest, weights_hash};
+use thalweg::train::{Ended, Fitted, Run, TrainError, Trainer, load_latest, weights_hash};
 use thalweg::{Module, Rng, Rule, Tensor, Tree, load_weights, set_weights};
 
 use crate::progress::{self, Bar, numbers};
@@ -24,8 +27,14 @@ pub struct Settings {
     pub epochs: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
-    pub batch: usize,
-    pub lr: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lr: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub components: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub penalty: Option<f64>,
     pub seed: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
@@ -53,7 +62,7 @@ impl Settings {
     }
 }
 
-/// What is to be done with the net of a recipe.
+/// What is to be done with the net or the model of a recipe.
 pub enum Task {
     /// Train it, or go on with training it.
     Train { resume: bool },
@@ -82,6 +91,26 @@ impl Job {
         Rng::seed(self.settings.seed)
     }
 
+    /// Samples of a step.
+    pub fn batch(&self) -> usize {
+        self.settings.batch.or(self.recipe.defaults.batch).expect("the recipe has batches")
+    }
+
+    /// The learning rate.
+    pub fn lr(&self) -> f64 {
+        self.settings.lr.or(self.recipe.defaults.lr).expect("the recipe has a learning rate")
+    }
+
+    /// Groups, factors or topics to look for.
+    pub fn components(&self) -> usize {
+        self.settings.components.or(self.recipe.defaults.components).expect("the recipe has components")
+    }
+
+    /// What large weights cost.
+    pub fn penalty(&self) -> f64 {
+        self.settings.penalty.or(self.recipe.defaults.penalty).expect("the recipe has a penalty")
+    }
+
     /// How many of `all` samples are used.
     pub fn limit(&self, all: usize) -> usize {
         self.settings.samples.map_or(all, |n| n.min(all))
@@ -91,7 +120,7 @@ impl Job {
     pub fn steps(&self, train: &impl Dataset) -> u64 {
         match self.settings.length() {
             Length::Steps(n) => n,
-            Length::Epochs(n) => n * train.batches(self.settings.batch).steps() as u64,
+            Length::Epochs(n) => n * train.batches(self.batch()).steps() as u64,
         }
     }
 
@@ -106,73 +135,106 @@ impl Job {
     /// Does the task with a trainer; `show` uses the net and prints what it says.
     pub fn work<N, R, B, L, D>(
         &self,
-        trainer: Trainer<N, R, B, L>,
+        mut trainer: Trainer<N, R, B, L>,
         batches: Batches<D>,
         show: impl Fn(&N) -> Result<()>,
     ) -> Result<()>
     where
         N: Module,
-        R: Rule,
+        R: Rule + Send + 'static,
         B: Tree + 'static,
         L: Fn(&N, B) -> Tensor,
         D: Dataset<Batch = B>,
     {
-        match &self.task {
-            Task::Train { resume } => self.train(trainer, batches, *resume, show),
-            Task::Eval => self.eval(trainer),
-            Task::Predict { .. } => {
-                self.load(trainer.net())?;
-                trainer.net().eval();
-                show(trainer.net())
+        let Task::Train { resume } = self.task else {
+            self.load(trainer.net())?;
+            trainer.net().eval();
+            return match self.task {
+                Task::Eval => self.measured(&trainer.evaluate()?),
+                _ => show(trainer.net()),
+            };
+        };
+        let (n, size) = (batches.dataset().len(), batches.size());
+        let cluster = self
+            .begin(&format!("{} parameters, {n} samples in batches of {size}", trainer.net().n_params()))?;
+        let length = self.settings.length();
+        let mut trainer = trainer
+            .checkpoint_every(length.tenth(), &self.out)
+            .resume(resume)
+            .config(&self.settings)
+            .callback(self.bar());
+        let batches = batches.seed(self.settings.seed);
+        let show = |net: &N| {
+            net.eval();
+            show(net)
+        };
+        // Slots change what is computed; without them the trainer's own loop is quicker.
+        if cluster.is_alone() && cluster.n_slots() == 1 {
+            let fitted = trainer.fit(batches, length).map_err(ClusterError::from);
+            self.end(fitted, || show(trainer.net()))
+        } else {
+            match trainer.on(cluster).fit(batches, length) {
+                Ok(trained) if !trained.keeper => Ok(()),
+                Ok(trained) => self.end(Ok(trained.fitted), || show(&trained.net)),
+                Err(e) => self.end(Err(e), || Ok(())),
             }
         }
     }
 
-    fn train<N, R, B, L, D>(
-        &self,
-        trainer: Trainer<N, R, B, L>,
-        batches: Batches<D>,
-        resume: bool,
-        show: impl Fn(&N) -> Result<()>,
-    ) -> Result<()>
-    where
-        N: Module,
-        R: Rule,
-        B: Tree + 'static,
-        L: Fn(&N, B) -> Tensor,
-        D: Dataset<Batch = B>,
-    {
+    /// Does the task with a model; `show` prints what it has learned.
+    pub fn solve(&self, model: &impl Model, show: impl Fn(&Pulled) -> Result<()>) -> Result<()> {
+        let learned = Values::of(model);
+        let Task::Train { resume } = self.task else {
+            self.load(&learned)?;
+            return match self.task {
+                Task::Eval => self.measured(&model.measure(&learned.by_table())),
+                _ => show(&learned.by_table()),
+            };
+        };
+        let cluster = self.begin(&format!("{} numbers to learn", learned.n_params()))?;
         let length = self.settings.length();
-        if !self.json {
+        let solver = Solver::new(model)
+            .checkpoint_every(length.tenth(), &self.out)
+            .resume(resume)
+            .config(serde_json::to_value(&self.settings)?)
+            .callback(self.bar());
+        match solver.fit(cluster, length) {
+            Ok(solved) if !solved.keeper => Ok(()),
+            Ok(solved) => self.end(Ok(solved.fitted), || show(&solved.net.by_table())),
+            Err(e) => self.end(Err(e), || Ok(())),
+        }
+    }
+
+    fn bar(&self) -> Bar {
+        Bar::new(self.settings.length(), self.json, self.stop.clone())
+    }
+
+    /// Says what begins, in one process of the cluster that it begins on.
+    fn begin(&self, what: &str) -> Result<Cluster> {
+        let cluster = Cluster::from_env()?;
+        if !self.json && cluster.is_first() {
             // A reader that goes away is no reason not to train.
             let mut out = std::io::stdout();
             let _ = writeln!(out, "{}: {}", self.recipe.name, self.recipe.about);
-            let (n, params) = (batches.dataset().len(), trainer.net().n_params());
-            let long = match length {
-                Length::Epochs(n) => format!("{n} epochs"),
-                Length::Steps(n) => format!("{n} steps"),
-            };
-            let (batch, run) = (batches.size(), self.out.display());
-            let _ = writeln!(out, "{params} parameters, {n} samples, {long} in batches of {batch}");
-            let _ = writeln!(out, "the run is in {run}");
+            let _ = writeln!(out, "{what}, {}", self.settings.length());
+            let _ = writeln!(out, "the run is in {}", self.out.display());
         }
-        let every: Span = match length {
-            Length::Epochs(_) => Length::Epochs(1).into(),
-            Length::Steps(n) => Steps((n / 10).max(1)).into(),
-        };
-        let mut trainer = trainer
-            .checkpoint_every(every, &self.out)
-            .resume(resume)
-            .config(&self.settings)
-            .callback(Bar::new(length, self.json, self.stop.clone()));
-        let fitted = trainer.fit(batches.seed(self.settings.seed), length).map_err(|e| self.excused(e));
+        Ok(cluster)
+    }
+
+    /// Says how it ended, and with what.
+    fn end(&self, fitted: Result<Fitted, ClusterError>, show: impl Fn() -> Result<()>) -> Result<()> {
         if !self.json {
             progress::clear();
         }
-        let fitted = fitted?;
+        let fitted = match fitted {
+            Err(ClusterError::Interrupted { clock }) if self.stop.load(Ordering::Relaxed) => {
+                Fitted::stopped(clock)
+            }
+            other => other.map_err(|e| self.excused(e))?,
+        };
         if self.recipe.shows && fitted.ended != Ended::Stopped && !self.json {
-            trainer.net().eval();
-            show(trainer.net())?;
+            show()?;
         }
         report(&fitted, &self.out, self.json)?;
         if fitted.ended == Ended::Stopped && self.stop.load(Ordering::Relaxed) {
@@ -182,9 +244,10 @@ impl Job {
     }
 
     /// An error of the disk, with the way on: what was saved before is whole.
-    fn excused(&self, e: TrainError) -> anyhow::Error {
+    fn excused(&self, e: ClusterError) -> anyhow::Error {
+        let of_disk = |e: &TrainError| matches!(e, TrainError::Io { .. } | TrainError::Format(_));
         match e {
-            TrainError::Io { .. } | TrainError::Format(_) if Run::exists(&self.out) => {
+            ClusterError::Train(e) if of_disk(&e) && Run::exists(&self.out) => {
                 let (command, run) = (command(), self.out.display());
                 anyhow!("{e}\n  when there is room again, go on from what was saved:  {command} resume {run}")
             }
@@ -192,23 +255,16 @@ impl Job {
         }
     }
 
-    fn eval<N, R, B, L>(&self, mut trainer: Trainer<N, R, B, L>) -> Result<()>
-    where
-        N: Module,
-        R: Rule,
-        B: Tree + 'static,
-        L: Fn(&N, B) -> Tensor,
-    {
-        self.load(trainer.net())?;
-        let found = trainer.evaluate()?;
+    /// Prints what was measured.
+    fn measured(&self, found: &BTreeMap<String, f64>) -> Result<()> {
         if self.json {
             let mut line = json!({"run": self.out, "accuracy": found.get("accuracy")});
-            for (name, value) in &found {
+            for (name, value) in found {
                 line[name.replace('/', "_")] = json!(value);
             }
             writeln!(std::io::stdout(), "{line}")?;
         } else {
-            writeln!(std::io::stdout(), "{}", numbers(&found))?;
+            writeln!(std::io::stdout(), "{}", numbers(found))?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 #[cfg(feature = "tls")]
@@ -14,6 +14,8 @@ use thalweg_cluster::net::config::{Config, Etcd};
 use thalweg_cluster::net::handshake::Secret;
 use thalweg_cluster::net::process;
 
+/// The variable that says when a cluster was launched, in seconds since 1970: a name for what it leaves behind.
+pub const LAUNCHED: &str = "THALWEG_LAUNCHED";
 /// How long processes may take to end by themselves.
 const PATIENCE: Duration = Duration::from_secs(6);
 /// A process that ended by itself is started again so often.
@@ -94,7 +96,8 @@ pub fn run(args: &Args) -> Result<()> {
     let secret = std::env::var("THALWEG_SECRET").map_or_else(|_| Secret::random(), Secret::new);
     let meeting = Meeting::new(args)?;
     let folder = Folder::new(meeting.name(), &secret)?;
-    let launch = Launch { args, meeting: &meeting, secret, folder: &folder };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
+    let launch = Launch { args, meeting: &meeting, secret, folder: &folder, launched: now.as_secs() };
     println!("{meeting}");
     let mut processes = Cluster(Vec::new());
     match args.n_coordinators() {
@@ -282,6 +285,7 @@ struct Launch<'a> {
     meeting: &'a Meeting,
     secret: Secret,
     folder: &'a Folder,
+    launched: u64,
 }
 
 impl Launch<'_> {
@@ -316,6 +320,7 @@ impl Launch<'_> {
             .env("THALWEG_REPLICAS", replicas.to_string())
             .env("THALWEG_STATE", self.folder.0.join("view"))
             .env("THALWEG_PARENT", std::process::id().to_string())
+            .env(LAUNCHED, self.launched.to_string())
             .envs(args.certificates())
             .envs(args.metrics.as_ref().map(|address| ("THALWEG_METRICS", address)))
             .stdin(Stdio::null());

@@ -42,12 +42,12 @@ const EXAMPLES: &str = "Examples:
   thalweg plot runs --metric loss       draw a curve of each run into loss.svg
   thalweg report runs/mnist             a page about one run
   thalweg dashboard                     the same live, for all runs
-  thalweg launch --workers 4 --servers 2 --sync ssp:3 -- target/release/examples/logistic a9a
+  thalweg launch --workers 4 --servers 2 --sync ssp:3 -- thalweg train kmeans
                                         four workers and two servers on this host";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Train a network by name, and leave a run behind: metrics, checkpoints, the model.
+    /// Train a network or another model by name, and leave a run behind: metrics, checkpoints, the model.
     Train(train::Args),
     /// Go on with a run that was stopped or killed. It ends as if it never had been.
     Resume {

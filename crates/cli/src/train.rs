@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use thalweg::cluster::net::config::{Config, Part};
 use thalweg::train::{Ended, Fitted, Run};
 
 use crate::job::{Job, Settings, Task};
+use crate::launch::LAUNCHED;
 use crate::progress::numbers;
 use crate::recipes::{self, Length, Recipe};
 
@@ -32,6 +34,12 @@ pub struct Args {
     /// Learning rate [default: the recipe's].
     #[arg(long, value_parser = positive, allow_negative_numbers = true)]
     lr: Option<f64>,
+    /// Groups, factors or topics to look for [default: the recipe's].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    components: Option<u32>,
+    /// What large weights cost [default: the recipe's].
+    #[arg(long, value_parser = positive, allow_negative_numbers = true)]
+    penalty: Option<f64>,
     /// Where random numbers begin; equal seeds give equal bits.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -41,7 +49,8 @@ pub struct Args {
     /// Use only the first so many samples, for a quick look.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     samples: Option<u32>,
-    /// The folder of the run [default: runs/RECIPE, or the next free runs/RECIPE-2, ...].
+    /// The folder of the run [default: runs/RECIPE, or the next free runs/RECIPE-2, ...; under `thalweg launch`
+    /// runs/RECIPE-TIME].
     #[arg(long)]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -66,6 +75,14 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
+impl Args {
+    /// What was given, or the recipe's own choice. Refuses what the recipe has no use for.
+    fn chosen<T>(&self, flag: &str, given: Option<T>, default: Option<T>) -> Result<Option<T>> {
+        ensure!(given.is_none() || default.is_some(), "{} has no {flag}", self.recipe.name);
+        Ok(given.or(default))
+    }
+}
+
 pub fn run(args: &Args) -> Result<()> {
     let defaults = &args.recipe.defaults;
     let (epochs, steps) = match (args.epochs, args.steps, defaults.length) {
@@ -79,13 +96,15 @@ pub fn run(args: &Args) -> Result<()> {
         recipe: args.recipe.name.to_owned(),
         epochs,
         steps,
-        batch: args.batch.map_or(defaults.batch, |n| n as usize),
-        lr: args.lr.unwrap_or(defaults.lr),
+        batch: args.chosen("--batch", args.batch.map(|n| n as usize), defaults.batch)?,
+        lr: args.chosen("--lr", args.lr, defaults.lr)?,
+        components: args.chosen("--components", args.components.map(|n| n as usize), defaults.components)?,
+        penalty: args.chosen("--penalty", args.penalty, defaults.penalty)?,
         seed: args.seed,
         samples: args.samples.map(|n| n as usize),
         data: args.data.as_ref().map(absolute).transpose()?,
     };
-    let out = args.out.clone().unwrap_or_else(|| free(args.recipe.name));
+    let out = args.out.clone().map_or_else(|| folder(args.recipe.name), Ok)?;
     start(args.recipe, settings, out, false, &args.how)
 }
 
@@ -107,7 +126,9 @@ fn start(recipe: &'static Recipe, settings: Settings, out: PathBuf, resume: bool
         thalweg::set_threads(usize::from(threads));
     }
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    // In a cluster a signal asks a process to leave, not the training to end: that is the cluster's affair.
+    let signals = if is_alone()? { &[SIGINT, SIGTERM][..] } else { &[] };
+    for &signal in signals {
         // The second one ends at once; the order of these two lines makes it the second.
         signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
         signal_hook::flag::register(signal, stop.clone())?;
@@ -159,9 +180,20 @@ pub fn command() -> &'static str {
     if std::env::var_os("CARGO").is_some() { "cargo run --release --" } else { "thalweg" }
 }
 
-/// The first folder under `runs` that holds no run yet.
-fn free(name: &str) -> PathBuf {
-    let numbered = (2..).map(|i| Path::new("runs").join(format!("{name}-{i}")));
-    let mut candidates = std::iter::once(Path::new("runs").join(name)).chain(numbered);
-    candidates.find(|p| !p.exists()).expect("there are numbers enough")
+fn is_alone() -> Result<bool> {
+    Ok(Config::from_env()?.part == Part::Alone)
+}
+
+/// Where the run goes: the first folder under `runs` that holds no run yet. All processes of a cluster must come to the
+/// same one, so there the launcher has said by what it differs from others.
+fn folder(name: &str) -> Result<PathBuf> {
+    let runs = Path::new("runs");
+    if !is_alone()? {
+        let launched =
+            std::env::var(LAUNCHED).context("say --out FOLDER, which all processes of the cluster see")?;
+        return Ok(runs.join(format!("{name}-{launched}")));
+    }
+    let numbered = (2..).map(|i| runs.join(format!("{name}-{i}")));
+    let mut candidates = std::iter::once(runs.join(name)).chain(numbered);
+    Ok(candidates.find(|p| !p.exists()).expect("there are numbers enough"))
 }

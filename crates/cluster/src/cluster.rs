@@ -208,9 +208,18 @@ impl Cluster {
         self.config.sync.quorum(self.config.size.n_slots)
     }
 
+    /// Whether this process is the only one.
+    pub fn is_alone(&self) -> bool {
+        self.config.part == Part::Alone
+    }
+
     /// Whether this process should be the one that prints.
     pub fn is_first(&self) -> bool {
-        self.config.part == Part::Alone || self.config.name.ends_with("-0")
+        match self.config.part {
+            Part::Alone => true,
+            Part::Worker => self.config.name.ends_with("-0"),
+            Part::Server | Part::Coordinator => false,
+        }
     }
 
     /// Runs a program for so many clocks: until every slot has made them, whoever computed it. In a server this does

@@ -122,6 +122,12 @@ pub enum ClusterError {
         /// What to do.
         instead: &'static str,
     },
+    /// Samples that a program cannot learn from.
+    #[error("{problem}")]
+    Samples {
+        /// What is wrong with them, and what would be right.
+        problem: String,
+    },
     /// A net could not be trained, or its run not be written.
     #[error(transparent)]
     Train(#[from] Box<TrainError>),

@@ -20,6 +20,7 @@ pub mod net;
 mod objects;
 mod optimise;
 pub mod placement;
+pub mod programs;
 pub mod replica;
 mod report;
 mod ring;

@@ -25,6 +25,7 @@ pub struct Moved {
     slots: Vec<(String, DType, Shape)>, // in the order of the state
     first: Vec<f32>,
     rates: Rates,
+    pushes: usize, // that are a step each, of one clock
     compiled: Arc<Mutex<Compiled>>,
 }
 
@@ -105,6 +106,7 @@ pub fn by_optimizer<R: Moves + Send + 'static>(
             shape: meta.shape,
             first,
             rates: rates.clone(),
+            pushes: 1,
             compiled: Arc::new(Mutex::new(compiled)),
         });
     }
@@ -112,6 +114,12 @@ pub fn by_optimizer<R: Moves + Send + 'static>(
 }
 
 impl Moved {
+    /// For so many pushes in a clock that are a step each: the clock's rate is divided among them. Then all of them
+    /// together move about as far as one step would, also by rules that do not look at the size of a gradient.
+    pub fn with_pushes(self, pushes: usize) -> Self {
+        Self { pushes, ..self }
+    }
+
     /// What a checkpoint of the optimiser holds of this parameter, by name: its slots, the number of steps and the rate
     /// after `clock` steps.
     pub fn named_state(&self, clock: u64, state: &[f32]) -> Vec<(String, Tensor)> {
@@ -155,7 +163,7 @@ impl UpdateRule for Moved {
         let _running = lock(&compiled.running);
         let mut rest = &*state;
         compiled.count.set(take(&mut rest, DType::F64, &Shape::from(())));
-        compiled.rate.set(Tensor::full((), self.rate(step), DType::F64));
+        compiled.rate.set(Tensor::full((), self.rate(step) / self.pushes as f64, DType::F64));
         for (slot, (_, dtype, shape)) in compiled.slots.iter().zip(&self.slots) {
             slot.set(take(&mut rest, *dtype, shape));
         }
@@ -226,6 +234,22 @@ mod tests {
         let find = |n: &str| named.iter().find(|(name, _)| name == n).map(|(_, t)| t.clone());
         let bits = |s: &[f32]| s.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&rule.state_of(find).unwrap()), bits(&state), "{name}");
+    }
+
+    #[test]
+    fn pushes_that_are_a_step_each_share_the_rate_of_their_clock() {
+        let w = Param::new("w", Tensor::from([1.0f32, -1.0]));
+        let rule = by_optimizer(Adam::new(0.4), &w, Arc::new(vec![0.4])).unwrap().remove(0).with_pushes(4);
+        let (mut value, mut state) = (w.get().to_vec::<f32>(), rule.first_state(2));
+        for _ in 0..4 {
+            let mut out = vec![0.0; 2];
+            rule.update(1, &value, &[30.0, -0.001], &mut state, &mut out);
+            value = out;
+        }
+        assert!((value[0] - 0.6).abs() < 1e-3 && (value[1] + 0.6).abs() < 1e-3, "{value:?}");
+        // A checkpoint tells the rate of the clock, so that one process goes on at it.
+        let rate = &rule.named_state(1, &state)[0];
+        assert_eq!((rate.0.as_str(), rate.1.item::<f64>()), ("lr", 0.4));
     }
 
     #[test]

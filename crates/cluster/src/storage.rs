@@ -24,6 +24,13 @@ pub struct Storage {
     pub save: Save,
 }
 
+/// Ends the process of a server that was asked for a checkpoint it does not see: to begin at different clocks would mix
+/// two runs.
+pub(crate) fn unseen(clock: Clock) -> ! {
+    eprintln!("the run goes on from clock {clock}, which this process does not see: is the folder shared?");
+    std::process::exit(1)
+}
+
 /// A thread that saves snapshots, so that no step waits for a disk. What is to be saved is shared with the server until
 /// it changes.
 pub(crate) struct Saver {

@@ -64,7 +64,7 @@ pub enum Init {
 }
 
 impl Init {
-    fn row(self, row: u64, width: usize) -> Vec<f32> {
+    pub(crate) fn row(self, row: u64, width: usize) -> Vec<f32> {
         match self {
             Init::Zero => vec![0.0; width],
             Init::Uniform { seed, scale } => (0..width as u64)

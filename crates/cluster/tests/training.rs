@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use thalweg_cluster::{Cluster, ClusterError, OnCluster, Sync};
 use thalweg_data::{Dataset, Examples, Last};
-use thalweg_nn::{Adam, BatchNorm, Dropout, Layer, Linear, Sequential, Sgd};
+use thalweg_nn::{Adam, BatchNorm, Dropout, Layer, Linear, Module, Sequential, Sgd};
 use thalweg_tensor::{Reduction, Rng, Tensor};
 use thalweg_train::{Epochs, Steps, TrainError, Trainer, load_latest, weights_hash};
 
@@ -103,7 +103,7 @@ fn buffers_and_noise_do_not_depend_on_who_computes() {
     };
     let (a, b) = (run(), run());
     assert_eq!(a.fitted.weights, b.fitted.weights);
-    let moved = thalweg_nn::Module::buffers(&a.net)[0].param.get().abs().amax(()).item::<f32>();
+    let moved = a.net.buffers()[0].param.get().abs().amax(()).item::<f32>();
     assert!(moved > 0.0, "running means come back from the servers");
 }
 
@@ -120,9 +120,28 @@ fn all_consistencies_learn() {
 }
 
 #[test]
+fn each_slot_bounds_the_norm_of_its_gradient() {
+    let clipped = || Trainer::new(net(), Sgd::new(1.0).clip_norm(1e-3), loss);
+    let mut plain = clipped();
+    plain.fit(data().batches(50), Steps(1)).unwrap();
+    let moved = |net: &Sequential| {
+        let before = crate::net();
+        let squares = net
+            .params()
+            .into_iter()
+            .zip(before.params())
+            .map(|(a, b)| (a.param.get() - b.param.get()).square().sum(()).item::<f32>());
+        squares.sum::<f32>().sqrt()
+    };
+    assert!((moved(plain.net()) - 1e-3).abs() < 1e-5);
+    let of = |slots| moved(&clipped().on(alone(slots)).fit(data().batches(50), Steps(1)).unwrap().net);
+    assert!((of(1) - 1e-3).abs() < 1e-5, "one slot has the whole gradient: {}", of(1));
+    // Four parts point in different directions, so their mean is shorter than the longest of them.
+    assert!((2e-4..1e-3).contains(&of(4)), "{}", of(4));
+}
+
+#[test]
 fn what_a_cluster_cannot_do_is_said_before_anything_runs() {
-    let clipped = Trainer::new(net(), Adam::new(0.01).clip_norm(1.0), loss).on(alone(1));
-    assert!(matches!(clipped.fit(data().batches(16), Epochs(1)), Err(ClusterError::Clip)));
     let early = Trainer::new(net(), Adam::new(0.01), loss).early_stop(3).on(alone(1));
     assert!(matches!(early.fit(data().batches(16), Epochs(1)), Err(ClusterError::Unsupported { .. })));
     let nowhere = Trainer::new(net(), Adam::new(0.01), loss).on(alone(1)).resume(true);

@@ -20,7 +20,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "cart-pole",
     alias: None,
     about: "policy gradient balances a pole on a cart",
-    defaults: Defaults { length: Length::Epochs(10), batch: 16, lr: 1e-2 },
+    defaults: Defaults::net(Length::Epochs(10), 16, 1e-2),
     shows: false,
     run,
 };
@@ -40,16 +40,15 @@ fn run(job: &Job) -> Result<()> {
     let train = Episodes { policy: policy.clone(), count: job.limit(EPISODES), plays: Plays::AtRandom };
     let test = Episodes { policy: policy.clone(), count: job.limit(100), plays: Plays::Best };
     let steps = job.steps(&train);
-    let trainer =
-        Trainer::new(policy, Adam::new(job.settings.lr), |policy: &Policy, (x, a, w, _): Experience| {
-            let log_p = policy.forward(&x).log_softmax(-1).gather(-1, &a.unsqueeze(-1)).squeeze(-1);
-            -(log_p * w).sum(())
-        })
-        .metric("return", |_, (_, _, _, returns): Experience| returns.mean(()))
-        .validate(test.batches(test.len()).seed(job.settings.seed + 1))
-        .watch("return", Best::Highest)
-        .schedule(Polynomial { steps, power: 1.0 });
-    job.work(trainer, train.batches(job.settings.batch), show)
+    let trainer = Trainer::new(policy, Adam::new(job.lr()), |policy: &Policy, (x, a, w, _): Experience| {
+        let log_p = policy.forward(&x).log_softmax(-1).gather(-1, &a.unsqueeze(-1)).squeeze(-1);
+        -(log_p * w).sum(())
+    })
+    .metric("return", |_, (_, _, _, returns): Experience| returns.mean(()))
+    .validate(test.batches(test.len()).seed(job.settings.seed + 1))
+    .watch("return", Best::Highest)
+    .schedule(Polynomial { steps, power: 1.0 });
+    job.work(trainer, train.batches(job.batch()), show)
 }
 
 #[derive(Clone, Copy, PartialEq)]

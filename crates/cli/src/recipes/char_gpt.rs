@@ -23,7 +23,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "char-gpt",
     alias: Some("gpt"),
     about: "a GPT of characters; --data TEXT, such as tiny-shakespeare",
-    defaults: Defaults { length: Length::Steps(2000), batch: 12, lr: 2e-3 },
+    defaults: Defaults::net(Length::Steps(2000), 12, 2e-3),
     shows: true,
     run,
 };
@@ -44,11 +44,11 @@ fn run(job: &Job) -> Result<()> {
 
     let net = Gpt::new(chars.size(), &mut job.rng());
     let steps = job.steps(&train);
-    let optimizer = Optimizer::new(Adam { betas: (0.9, 0.99), ..Adam::default() }, job.settings.lr)
+    let optimizer = Optimizer::new(Adam { betas: (0.9, 0.99), ..Adam::default() }, job.lr())
         .decay(Decay::Decoupled(0.1))
         .group(Group::of(|_, shape| shape.rank() < 2).weight_decay(0.0))
         .clip_norm(1.0);
-    let min = job.settings.lr / 20.0;
+    let min = job.lr() / 20.0;
     let trainer = Trainer::new(net, optimizer, |net: &Gpt, (x, y): (Tensor, Tensor)| {
         let scores = net.forward(&x);
         scores.reshape([y.numel(), scores.size(-1)]).cross_entropy(&y.reshape(y.numel()))
@@ -56,7 +56,7 @@ fn run(job: &Job) -> Result<()> {
     .validate(test.batches(64))
     .validate_every(Steps((steps / 4).max(1)))
     .schedule(Warmup { steps: 100.min(steps / 4), then: Cosine { steps: steps - 100.min(steps / 4), min } });
-    job.work(trainer, train.batches(job.settings.batch), |net| write(job, net, &chars))
+    job.work(trainer, train.batches(job.batch()), |net| write(job, net, &chars))
 }
 
 /// The text, or as much of its beginning as is wanted.

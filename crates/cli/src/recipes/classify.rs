@@ -41,7 +41,7 @@ pub fn tumours(job: &Job) -> Result<Split> {
 }
 
 /// Trains a classifier by cross-entropy. `train` is what it learns from, perhaps with changes at random.
-pub fn classify<N: Module + Layer, R: Rule>(
+pub fn classify<N: Module + Layer, R: Rule + Send + 'static>(
     job: &Job,
     net: N,
     optimizer: Optimizer<R>,
@@ -54,7 +54,7 @@ pub fn classify<N: Module + Layer, R: Rule>(
         .validate(test.batches(500))
         .watch("accuracy", Best::Highest)
         .schedule(schedule);
-    job.work(trainer, train.batches(job.settings.batch), |net| predict(job, net, &test))
+    job.work(trainer, train.batches(job.batch()), |net| predict(job, net, &test))
 }
 
 /// Classes of the inputs, or of the first test samples.

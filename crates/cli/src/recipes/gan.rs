@@ -20,7 +20,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "gan",
     alias: None,
     about: "a forger and a judge of digits (samples.png)",
-    defaults: Defaults { length: Length::Epochs(10), batch: 128, lr: 5e-4 },
+    defaults: Defaults::net(Length::Epochs(10), 128, 5e-4),
     shows: true,
     run,
 };
@@ -30,10 +30,10 @@ const CODE: usize = 64;
 fn run(job: &Job) -> Result<()> {
     let data = digits(job)?;
     let net = Gan::new(&mut job.rng());
-    let optimizer = Optimizer::new(Adam { betas: (0.5, 0.999), ..Adam::default() }, job.settings.lr);
+    let optimizer = Optimizer::new(Adam { betas: (0.5, 0.999), ..Adam::default() }, job.lr());
     let trainer =
         Trainer::new(net, optimizer, |net: &Gan, (x, _): (Tensor, Tensor)| net.loss(&x)).log_every(Steps(20));
-    job.work(trainer, data.train.batches(job.settings.batch), |net| {
+    job.work(trainer, data.train.batches(job.batch()), |net| {
         let code = Rng::seed(job.settings.seed ^ 0x5eed).normal([64, CODE], 0.0, 1.0);
         save_digits(job, &no_grad(|| net.forge(&code)))
     })

@@ -12,7 +12,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "logistic",
     alias: None,
     about: "logistic regression with L2 on tumours (breast cancer)",
-    defaults: Defaults { length: Length::Epochs(50), batch: 32, lr: 0.05 },
+    defaults: Defaults::net(Length::Epochs(50), 32, 0.05),
     shows: false,
     run,
 };
@@ -20,6 +20,6 @@ pub static RECIPE: Recipe = Recipe {
 fn run(job: &Job) -> Result<()> {
     let data = tumours(job)?;
     let net = models::mlp(&[30, 2], &mut job.rng());
-    let optimizer = Sgd::new(job.settings.lr).weight_decay(1e-3);
+    let optimizer = Sgd::new(job.lr()).weight_decay(1e-3);
     classify(job, net, optimizer, Constant, data.train, data.test)
 }

@@ -12,15 +12,15 @@ pub static RECIPE: Recipe = Recipe {
     name: "lstm",
     alias: None,
     about: "an LSTM reads handwritten digits row by row",
-    defaults: Defaults { length: Length::Epochs(2), batch: 64, lr: 5e-3 },
+    defaults: Defaults::net(Length::Epochs(2), 64, 5e-3),
     shows: false,
     run,
 };
 
 fn run(job: &Job) -> Result<()> {
     let data = digits(job)?;
-    let schedule = OneCycle::new(job.settings.lr, job.steps(&data.train));
-    let optimizer = Adam::new(job.settings.lr).clip_norm(1.0);
+    let schedule = OneCycle::new(job.lr(), job.steps(&data.train));
+    let optimizer = Adam::new(job.lr()).clip_norm(1.0);
     classify(job, Reader::new(&mut job.rng()), optimizer, schedule, data.train, data.test)
 }
 

@@ -12,7 +12,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "mlp",
     alias: Some("tutorial"),
     about: "the lecture's 784-100-10 with AdaGrad on MNIST",
-    defaults: Defaults { length: Length::Epochs(20), batch: 100, lr: 0.03 },
+    defaults: Defaults::net(Length::Epochs(20), 100, 0.03),
     shows: false,
     run,
 };
@@ -20,5 +20,5 @@ pub static RECIPE: Recipe = Recipe {
 fn run(job: &Job) -> Result<()> {
     let data = digits(job)?;
     let net = models::mlp(&[784, 100, 10], &mut job.rng());
-    classify(job, net, Adagrad::new(job.settings.lr), Constant, data.train, data.test)
+    classify(job, net, Adagrad::new(job.lr()), Constant, data.train, data.test)
 }

@@ -13,7 +13,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "mnist",
     alias: Some("lenet"),
     about: "LeNet on handwritten digits (MNIST)",
-    defaults: Defaults { length: Length::Epochs(3), batch: 128, lr: 8e-3 },
+    defaults: Defaults::net(Length::Epochs(3), 128, 8e-3),
     shows: false,
     run,
 };
@@ -23,7 +23,7 @@ fn run(job: &Job) -> Result<()> {
     // Digits moved by up to a pixel are still the same digits.
     let images = data.train.x.reshape([-1, 28, 28]);
     let train = Examples::new(images, data.train.y)?.transformed(RandomCrop::new(28, 28, 1));
-    let schedule = OneCycle::new(job.settings.lr, job.steps(&train));
+    let schedule = OneCycle::new(job.lr(), job.steps(&train));
     let net = models::lenet(&mut job.rng());
-    classify(job, net, Adam::new(job.settings.lr), schedule, train, data.test)
+    classify(job, net, Adam::new(job.lr()), schedule, train, data.test)
 }

@@ -5,16 +5,23 @@ mod cart;
 mod cart_pole;
 mod char_gpt;
 mod classify;
+mod factorise;
 mod gan;
+mod kmeans;
+mod lasso;
 mod logistic;
 mod lstm;
+mod mixture;
 mod mlp;
 mod mnist;
 mod perceptron;
 mod resnet;
+mod samples;
+mod topics;
 mod tree_lstm;
 mod vae;
 
+use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -26,23 +33,38 @@ use thalweg::train::{Epochs, Span, Steps};
 
 use crate::job::Job;
 
-/// A net, its data, and how the one learns the other.
+/// A net or another model, its data, and how the one learns the other.
 pub struct Recipe {
     pub name: &'static str,
     pub alias: Option<&'static str>,
     pub about: &'static str,
     pub defaults: Defaults,
-    /// Whether the net shows what it can do when training is done.
+    /// Whether it shows what it has learned when training is done.
     pub shows: bool,
-    /// Builds a trainer and hands it to [`Job::work`], which trains, measures or uses the net.
+    /// Builds a trainer and hands it to [`Job::work`], or a model and hands it to [`Job::solve`]: these train, measure or
+    /// use it.
     pub run: fn(&Job) -> Result<()>,
 }
 
-/// What is used unless the command says otherwise.
+/// What is used unless the command says otherwise; a recipe has no use for what is `None`.
 pub struct Defaults {
     pub length: Length,
-    pub batch: usize,
-    pub lr: f64,
+    pub batch: Option<usize>,
+    pub lr: Option<f64>,
+    pub components: Option<usize>,
+    pub penalty: Option<f64>,
+}
+
+impl Defaults {
+    /// Of a net.
+    const fn net(length: Length, batch: usize, lr: f64) -> Self {
+        Self { batch: Some(batch), lr: Some(lr), ..Self::program(length) }
+    }
+
+    /// Of a program that takes all samples in every step.
+    const fn program(length: Length) -> Self {
+        Self { length, batch: None, lr: None, components: None, penalty: None }
+    }
 }
 
 /// How long a recipe trains.
@@ -50,6 +72,25 @@ pub struct Defaults {
 pub enum Length {
     Epochs(u64),
     Steps(u64),
+}
+
+impl Length {
+    /// How often a checkpoint is written.
+    pub fn tenth(self) -> Span {
+        match self {
+            Length::Epochs(_) => Epochs(1).into(),
+            Length::Steps(n) => Steps((n / 10).max(1)).into(),
+        }
+    }
+}
+
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Length::Epochs(n) => write!(f, "{n} epochs"),
+            Length::Steps(n) => write!(f, "{n} steps"),
+        }
+    }
 }
 
 impl From<Length> for Span {
@@ -61,7 +102,7 @@ impl From<Length> for Span {
     }
 }
 
-pub static ALL: [&Recipe; 12] = [
+pub static ALL: [&Recipe; 17] = [
     &mnist::RECIPE,
     &mlp::RECIPE,
     &resnet::RECIPE,
@@ -74,6 +115,11 @@ pub static ALL: [&Recipe; 12] = [
     &char_gpt::RECIPE,
     &tree_lstm::RECIPE,
     &cart_pole::RECIPE,
+    &kmeans::RECIPE,
+    &mixture::RECIPE,
+    &lasso::RECIPE,
+    &factorise::RECIPE,
+    &topics::RECIPE,
 ];
 
 /// The recipe of this name or alias.

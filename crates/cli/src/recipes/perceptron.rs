@@ -14,7 +14,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "perceptron",
     alias: None,
     about: "Rosenblatt's perceptron on tumours (breast cancer)",
-    defaults: Defaults { length: Length::Epochs(10), batch: 1, lr: 0.1 },
+    defaults: Defaults::net(Length::Epochs(10), 1, 0.1),
     shows: false,
     run,
 };
@@ -22,7 +22,7 @@ pub static RECIPE: Recipe = Recipe {
 fn run(job: &Job) -> Result<()> {
     let data = tumours(job)?;
     let net = Linear::new(30, 1, &mut job.rng());
-    let trainer = Trainer::new(net, Sgd::new(job.settings.lr), |net: &Linear, batch: (Tensor, Tensor)| {
+    let trainer = Trainer::new(net, Sgd::new(job.lr()), |net: &Linear, batch: (Tensor, Tensor)| {
         // Rosenblatt's rule is the gradient of this: 0 where the side is right, y · x where it is wrong.
         (-margins(net, &batch)).relu().mean(())
     })
@@ -30,7 +30,7 @@ fn run(job: &Job) -> Result<()> {
     .validate(data.test.batches(500))
     .watch("accuracy", Best::Highest);
     let test = data.test.clone();
-    job.work(trainer, data.train.batches(job.settings.batch), |net| {
+    job.work(trainer, data.train.batches(job.batch()), |net| {
         let margins = margins(net, &(test.x.clone(), test.y.clone())).to_vec::<f32>();
         for (i, margin) in margins.iter().take(10).enumerate() {
             writeln!(

@@ -14,16 +14,16 @@ pub static RECIPE: Recipe = Recipe {
     name: "resnet",
     alias: None,
     about: "a small ResNet with batch norm on handwritten digits",
-    defaults: Defaults { length: Length::Epochs(2), batch: 128, lr: 1e-2 },
+    defaults: Defaults::net(Length::Epochs(2), 128, 1e-2),
     shows: false,
     run,
 };
 
 fn run(job: &Job) -> Result<()> {
     let data = digits(job)?;
-    let schedule = OneCycle::new(job.settings.lr, job.steps(&data.train));
+    let schedule = OneCycle::new(job.lr(), job.steps(&data.train));
     let net = net(&mut job.rng());
-    classify(job, net, AdamW::new(job.settings.lr), schedule, data.train, data.test)
+    classify(job, net, AdamW::new(job.lr()), schedule, data.train, data.test)
 }
 
 fn net(rng: &mut Rng) -> Sequential {

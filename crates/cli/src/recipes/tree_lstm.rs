@@ -22,7 +22,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "tree-lstm",
     alias: None,
     about: "tree-LSTM on sentiment; --data FOLDER with train.txt and test.txt of SST",
-    defaults: Defaults { length: Length::Epochs(5), batch: 25, lr: 0.05 },
+    defaults: Defaults::net(Length::Epochs(5), 25, 0.05),
     shows: false,
     run,
 };
@@ -38,7 +38,7 @@ fn run(job: &Job) -> Result<()> {
     let (train, test) = (read(job, folder, "train.txt")?, read(job, folder, "test.txt")?);
     let words = Arc::new(vocabulary(&train));
     let net = TreeLstm::new(words.len() + 1, &mut job.rng());
-    let optimizer = Adagrad::new(job.settings.lr)
+    let optimizer = Adagrad::new(job.lr())
         .weight_decay(1e-4)
         .group(Group::of(|name, _| name.starts_with("words.")).weight_decay(0.0));
     let trainer = Trainer::new(net, optimizer, |net: &TreeLstm, batch: Batch| {
@@ -52,7 +52,7 @@ fn run(job: &Job) -> Result<()> {
     .watch("accuracy", Best::Highest)
     .eager();
     let data = sentences(train, words.clone());
-    job.work(trainer, data.batches(job.settings.batch), |net| judge(job, net, &words, &test))
+    job.work(trainer, data.batches(job.batch()), |net| judge(job, net, &words, &test))
 }
 
 /// The sentences of a file that are praise or blame.

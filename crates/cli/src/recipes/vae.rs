@@ -15,7 +15,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "vae",
     alias: None,
     about: "a variational autoencoder makes up digits (samples.png)",
-    defaults: Defaults { length: Length::Epochs(5), batch: 128, lr: 1e-3 },
+    defaults: Defaults::net(Length::Epochs(5), 128, 1e-3),
     shows: true,
     run,
 };
@@ -25,10 +25,9 @@ const CODE: usize = 16;
 fn run(job: &Job) -> Result<()> {
     let data = digits(job)?;
     let net = Vae::new(&mut job.rng());
-    let trainer =
-        Trainer::new(net, Adam::new(job.settings.lr), |net: &Vae, (x, _): (Tensor, Tensor)| net.loss(&x))
-            .validate(data.test.batches(500));
-    job.work(trainer, data.train.batches(job.settings.batch), |net| {
+    let trainer = Trainer::new(net, Adam::new(job.lr()), |net: &Vae, (x, _): (Tensor, Tensor)| net.loss(&x))
+        .validate(data.test.batches(500));
+    job.work(trainer, data.train.batches(job.batch()), |net| {
         let code = Rng::seed(job.settings.seed ^ 0x5eed).normal([64, CODE], 0.0, 1.0);
         save_digits(job, &no_grad(|| net.decoder.forward(&code)).sigmoid())
     })

@@ -17,7 +17,7 @@ use crate::ids::Clock;
 const LAST_SHARDS: Duration = Duration::from_secs(10);
 
 /// The books, opened by whoever computes the first slot.
-pub(super) struct Books {
+pub(crate) struct Books {
     pub n_shards: u32,
     pub folder: Option<(PathBuf, Place)>, // of the run, and where its checkpoints lie
     pub every: Clock,
@@ -32,7 +32,7 @@ pub(super) struct Books {
 }
 
 /// Open books.
-pub(super) struct Open {
+pub(crate) struct Open {
     pub state: State,
     run: Option<Run>,
     checkpoints: Option<Checkpoints>,
@@ -41,13 +41,13 @@ pub(super) struct Open {
 }
 
 impl Books {
-    /// Brings the books to a clock: notes the loss of the step before it. `None` while another process still holds
-    /// them.
+    /// Brings the books to a clock: notes the loss of the step before it, and where its samples begin if `start` says in
+    /// which order they come. `None` while another process still holds them.
     pub fn at(
         &mut self,
         clock: Clock,
         loss: f64,
-        start: Position,
+        start: Option<Position>,
     ) -> Result<Option<&mut Open>, ClusterError> {
         let fresh = self.open.is_none();
         if fresh {
@@ -62,7 +62,7 @@ impl Books {
             state.step = clock;
         }
         let (epoch, at) = (clock / self.per_epoch, (clock % self.per_epoch) as usize);
-        state.position = Some(Position { epoch, sample: at * self.size, ..start });
+        state.position = start.map(|start| Position { epoch, sample: at * self.size, ..start });
         if clock.is_multiple_of(self.log_every)
             || clock.is_multiple_of(self.per_epoch)
             || clock == self.clocks

@@ -2,10 +2,12 @@
 //!
 //! Each trainable parameter is a table whose rule is the optimiser, each buffer a table that gathers changes. A slot
 //! computes the gradient of its part of the batch, weighed by its share of the samples, so that the sum of a round is
-//! the gradient of the mean loss of the whole batch. Who computes the first slot keeps the books: losses, validation,
+//! the gradient of the mean loss of the whole batch. Without rounds each part is a small batch of its own, with as much less
+//! of the learning rate. Who computes the first slot keeps the books: losses, validation,
 //! the manifests of checkpoints.
 
 mod books;
+mod loss;
 mod program;
 mod saved;
 
@@ -16,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thalweg_data::{Batches, Dataset};
-use thalweg_nn::{Module, Rule as Moves};
+use thalweg_nn::{Clip, Module, Rule as Moves};
 use thalweg_runtime::Tree;
 use thalweg_tensor::Tensor;
 use thalweg_train::{Fitted, Span, TrainError, Trainer};
@@ -27,8 +29,9 @@ use crate::ids::Slot;
 use crate::optimise::by_optimizer;
 use crate::sync::Sync;
 
-use books::Books;
-use program::{Learning, RECENT, Recent, tables};
+pub(crate) use books::Books;
+pub(crate) use loss::{RECENT, Recent, loss_table};
+use program::{Learning, tables};
 use saved::storage;
 
 /// `trainer.on(cluster)`.
@@ -134,16 +137,24 @@ where
         let rate = |clock| parts.schedule.as_ref().map_or(base, |s| s.lr(clock, base));
         let last = if parts.schedule.is_some() { clocks } else { 1 };
         let rates = Arc::new((0..last.max(1)).map(rate).collect());
-        let moved: Vec<_> =
-            by_optimizer(parts.optimizer, &parts.net, rates)?.into_iter().map(Arc::new).collect();
+        let sync = cluster.sync();
+        // Without rounds every push is a step of its own.
+        let pushes = if sync.gathers() { 1 } else { cluster.n_slots() };
+        // No server sees all gradients. Each slot bounds the norm of its own, and with it that of their mean.
+        let clip = parts.optimizer.clipping().filter(|clip| matches!(clip, Clip::Norm { .. }));
+        let optimizer = match clip {
+            Some(_) => parts.optimizer.clip(Clip::Value(f64::INFINITY)),
+            None => parts.optimizer,
+        };
+        let moved = by_optimizer(optimizer, &parts.net, rates)?;
+        let moved: Vec<_> = moved.into_iter().map(|m| Arc::new(m.with_pushes(pushes))).collect();
         let names: Vec<String> = moved.iter().map(|m| m.name.clone()).collect();
         let specs = tables(&parts.net, &names)?;
         for rule in &moved {
             cluster = cluster.with_rule(program::rule_name(&rule.name), rule.clone());
         }
-        let sync = cluster.sync();
-        let memory = if sync.gathers() { 1 } else { cluster.n_slots() };
-        cluster = cluster.with_rule(RECENT, Recent(memory as f32));
+        let recent = Recent::of(sync, cluster.n_slots());
+        cluster = cluster.with_rule(RECENT, recent);
         let every = parts.every.steps(per_epoch);
         let place = parts.folder.as_deref().map(|folder| cluster.checkpoints_of(folder)).transpose()?;
         let folder = parts.folder.zip(place);
@@ -173,14 +184,17 @@ where
         let mut learning = Learning {
             net: &parts.net,
             loss: &parts.loss,
+            clip,
             metrics: &parts.metrics,
             validation: parts.validation.as_ref(),
+            validate_every: parts.validate_every.steps(per_epoch).max(1),
             callbacks: parts.callbacks,
             batches: if parts.shuffle { batches.shuffled(0) } else { batches },
             shuffle: parts.shuffle,
             per_epoch,
             clocks,
             share,
+            pushes,
             books,
             loaders: BTreeMap::new(),
             problem: None,

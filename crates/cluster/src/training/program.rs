@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use thalweg_core::DType;
 use thalweg_data::{Batches, Dataset, Loader, Position};
-use thalweg_nn::{Module, Named};
+use thalweg_nn::{Clip, Module, Named};
 use thalweg_runtime::{RunError, Tree, jit};
 use thalweg_tensor::{Tensor, no_grad};
 use thalweg_train::{
@@ -15,26 +15,13 @@ use thalweg_train::{
 };
 
 use super::books::Books;
+use super::loss_table;
 use crate::cluster::{Gradients, Program, Pulled, Run, Step};
 use crate::error::ClusterError;
 use crate::ids::{Clock, Slot, TableId};
 use crate::layout::TableSpec;
-use crate::rule::{Rule, UpdateRule};
+use crate::rule::Rule;
 use crate::table::{Delta, Values};
-
-/// The name of the rule of the loss.
-pub(super) const RECENT: &str = "recent loss";
-
-/// The loss of the last round; where there are no rounds, a mean over about so many pushes.
-pub(super) struct Recent(pub f32);
-
-impl UpdateRule for Recent {
-    fn update(&self, _step: u64, value: &[f32], pushed: &[f32], _state: &mut [f32], out: &mut [f32]) {
-        for ((o, v), p) in out.iter_mut().zip(value).zip(pushed) {
-            *o = v + p - v / self.0;
-        }
-    }
-}
 
 /// The name of the rule that moves a parameter.
 pub(super) fn rule_name(param: &str) -> String {
@@ -55,7 +42,7 @@ pub(super) fn tables(net: &impl Module, trained: &[String]) -> Result<Vec<TableS
     for named in net.buffers() {
         specs.push(TableSpec::Whole { values: value(&named)?, rule: Rule::Add });
     }
-    specs.push(TableSpec::Whole { values: Arc::new(vec![0.0]), rule: Rule::Named(RECENT.into()) });
+    specs.push(loss_table());
     Ok(specs)
 }
 
@@ -63,14 +50,17 @@ pub(super) fn tables(net: &impl Module, trained: &[String]) -> Result<Vec<TableS
 pub(super) struct Learning<'a, N, B, L, D: Dataset> {
     pub net: &'a N,
     pub loss: &'a L,
+    pub clip: Option<Clip>,
     pub metrics: &'a [(String, Measure<N, B>)],
     pub validation: Option<&'a Passes<B>>,
+    pub validate_every: Clock,
     pub callbacks: Vec<Box<dyn Callback<N>>>,
     pub batches: Batches<D>,
     pub shuffle: bool,
     pub per_epoch: u64,
     pub clocks: Clock,
-    pub share: f32, // what a push counts for, when some are left out
+    pub share: f32,    // what a push counts for, when some are left out
+    pub pushes: usize, // of a clock that are a step each
     pub books: Books,
     pub loaders: BTreeMap<Slot, (Clock, Loader<D>)>, // with the clock of the next batch
     pub problem: Option<ClusterError>,
@@ -99,11 +89,11 @@ where
     D: Dataset<Batch = B>,
 {
     pub fn compile(&self) -> Functions<'a, B> {
-        let (net, loss, metrics) = (self.net, self.loss, self.metrics);
+        let (net, loss, clip, metrics) = (self.net, self.loss, self.clip, self.metrics);
         let mut step = jit(move |batch: B| {
             let loss = loss(net, batch);
             let gradients = loss.grad(&net.trainable().iter().collect::<Vec<_>>());
-            (loss, gradients)
+            (loss, clip.map(|clip| clip.apply(&gradients)).unwrap_or(gradients))
         });
         let mut measure = jit(move |batch: B| {
             let again = || batch.map(&mut Tensor::clone);
@@ -168,8 +158,8 @@ where
         let (loss, gradients) = (compiled.step)(batch).map_err(TrainError::from)?;
         let share = own as f32 / all as f32 * self.share;
         let dense = |values: Vec<f32>| Delta::Dense(Arc::new(values));
-        let mut deltas: Vec<Delta> =
-            gradients.iter().map(|g| dense((g * f64::from(share)).to_vec::<f32>())).collect();
+        let weight = f64::from(share) * self.pushes as f64;
+        let mut deltas: Vec<Delta> = gradients.iter().map(|g| dense((g * weight).to_vec::<f32>())).collect();
         let before = pulled.values().skip(deltas.len());
         for (named, old) in self.net.buffers().iter().zip(before) {
             let new = named.param.get().to_vec::<f32>();
@@ -179,7 +169,7 @@ where
         Ok((0..).map(TableId).zip(deltas).collect())
     }
 
-    /// At the first slot: the loss of the steps before, validation after an epoch, checkpoints.
+    /// At the first slot: the loss of the steps before, validation, checkpoints.
     fn keep_books(
         &mut self,
         compiled: &mut Functions<'a, B>,
@@ -188,12 +178,13 @@ where
     ) -> Result<(), ClusterError> {
         let here = self.batches.position();
         let loss = pulled.values().next_back().map_or(f32::NAN, |v: &Values| v[0]);
-        let Some(books) = self.books.at(clock, f64::from(loss), here)? else { return Ok(()) };
+        let Some(books) = self.books.at(clock, f64::from(loss), Some(here))? else { return Ok(()) };
         if clock > 0 && !loss.is_finite() {
             return Err(TrainError::Diverged { step: clock, loss: loss.into() }.into());
         }
         let ends_epoch = clock > 0 && clock.is_multiple_of(self.per_epoch);
-        if ends_epoch && let Some(validation) = self.validation {
+        let is_due = clock > 0 && (clock.is_multiple_of(self.validate_every) || clock == self.clocks);
+        if is_due && let Some(validation) = self.validation {
             self.net.eval();
             let names = [VALIDATION_LOSS].into_iter().chain(self.metrics.iter().map(|(n, _)| n.as_str()));
             let names: Vec<&str> = names.collect();
@@ -217,6 +208,9 @@ where
             let now = Progress { step, steps, epoch, loss, metrics, own_steps: clock, own_seconds };
             for callback in &mut self.callbacks {
                 let mut stop = callback.after_step(&now, self.net);
+                if is_due && stop.is_continue() {
+                    stop = callback.measured(&now, self.net);
+                }
                 if ends_epoch && stop.is_continue() {
                     stop = callback.after_epoch(&now, self.net);
                 }

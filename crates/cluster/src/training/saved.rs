@@ -16,7 +16,7 @@ use crate::layout::{Layout, TableSpec};
 use crate::optimise::Moved;
 use crate::rule::Registry;
 use crate::state::{Parts, Snapshot, Tables};
-use crate::storage::Storage;
+use crate::storage::{Storage, unseen};
 use crate::table::{Contents, Table};
 
 /// What a table of a training is.
@@ -54,11 +54,7 @@ pub(super) fn storage(
         restored,
         load: Arc::new(move |shard, clock| {
             let loaded = Option::as_ref(&loaded).filter(|l| l.step == clock);
-            // Another server saw another checkpoint: to begin at different clocks would mix two runs.
-            let loaded = loaded.unwrap_or_else(|| {
-                eprintln!("the run goes on from clock {clock}, which this process does not see: is the folder shared?");
-                std::process::exit(1)
-            });
+            let loaded = loaded.unwrap_or_else(|| unseen(clock));
             let parts = &divided[shard.0 as usize];
             Some(Snapshot { clock, tables: restore(loaded, &kinds, parts, &registry) })
         }),

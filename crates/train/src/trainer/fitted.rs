@@ -40,6 +40,22 @@ pub struct Fitted {
     pub weights: String,
 }
 
+impl Fitted {
+    /// Of a training that was stopped, of which only the number of its steps is known.
+    pub fn stopped(steps: u64) -> Self {
+        Self {
+            ended: Ended::Stopped,
+            steps,
+            epochs: 0,
+            loss: f64::NAN,
+            metrics: BTreeMap::new(),
+            seconds: 0.0,
+            steps_per_second: 0.0,
+            weights: String::new(),
+        }
+    }
+}
+
 impl fmt::Display for Fitted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} steps in {:.1} s ({:.1} steps/s)", self.steps, self.seconds, self.steps_per_second)?;

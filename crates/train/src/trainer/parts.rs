@@ -22,6 +22,8 @@ pub struct Parts<N, R, B, L> {
     pub metrics: Vec<(String, Measure<N, B>)>,
     /// Begins a pass over the validation batches, each with its number of samples.
     pub validation: Option<Passes<B>>,
+    /// How often it is validated, and at the end.
+    pub validate_every: Span,
     /// The learning rate of each step.
     pub schedule: Option<Box<dyn Schedule>>,
     /// Code of the user's own.
@@ -61,7 +63,6 @@ impl<N, R, B, L> Trainer<N, R, B, L> {
             (self.how.parts > 1, "accumulate", "use smaller batches or more workers"),
             (!self.observers.is_empty(), "observe", "measure it with `metric`"),
             (!self.intervals.is_empty(), "save_part_every", one_process),
-            (self.validate_every != Span::Epochs(1), "validate_every", "validate after each epoch"),
             (self.mode == Mode::Autobatched, "autobatch", one_process),
         ];
         Parts {
@@ -71,6 +72,7 @@ impl<N, R, B, L> Trainer<N, R, B, L> {
             loss: self.loss,
             metrics: self.metrics,
             validation: self.validation,
+            validate_every: self.validate_every,
             schedule: self.schedule,
             callbacks: self.callbacks,
             folder: self.folder,

@@ -1,0 +1,237 @@
+//! Runs a model, on one process or on many. Who computes the first slot keeps the books.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::Value;
+use thalweg_train::{Callback, Ended, Fitted, Progress, Span, TrainError, weights_hash};
+
+use super::learned::{Learned, Values, pushed, values};
+use super::{Model, saved};
+use crate::cluster::{Cluster, Gradients, Program, Pulled, Run, Step};
+use crate::error::ClusterError;
+use crate::ids::{Clock, Slot, TableId};
+use crate::layout::TableSpec;
+use crate::state::Wants;
+use crate::table::{Delta, Want};
+use crate::training::{Books, RECENT, Recent, Trained, loss_table};
+
+/// How many checkpoints stay.
+const KEEP: usize = 2;
+/// So many losses are written down.
+const LOSSES: u64 = 100;
+
+/// What a model is learned with; see [`Model`].
+pub struct Solver<'a, M> {
+    model: &'a M,
+    folder: Option<PathBuf>,
+    every: Span,
+    resume: bool,
+    config: Value,
+    callbacks: Vec<Box<dyn Callback<M> + 'a>>,
+}
+
+impl<'a, M: Model> Solver<'a, M> {
+    /// Without a folder.
+    pub fn new(model: &'a M) -> Self {
+        let every = Span::Epochs(1);
+        Self { model, folder: None, every, resume: false, config: Value::Null, callbacks: Vec::new() }
+    }
+
+    /// Writes a run to this folder, and a checkpoint so often. All servers must see the folder, unless the variable
+    /// `THALWEG_CHECKPOINTS` says where checkpoints lie.
+    pub fn checkpoint_every(mut self, every: impl Into<Span>, folder: impl Into<PathBuf>) -> Self {
+        (self.every, self.folder) = (every.into(), Some(folder.into()));
+        self
+    }
+
+    /// Goes on with the run in the folder, with any number of workers and servers but as many slots.
+    pub fn resume(mut self, resume: bool) -> Self {
+        self.resume = resume;
+        self
+    }
+
+    /// Settings to be written to the run.
+    pub fn config(mut self, config: Value) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Is called between steps, where the first slot is computed.
+    pub fn callback(mut self, callback: impl Callback<M> + 'a) -> Self {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Runs until it has this length in all. In a server this does its work and ends the process.
+    pub fn fit(self, mut cluster: Cluster, length: impl Into<Span>) -> Result<Trained<Values>, ClusterError> {
+        let (model, learned) = (self.model, self.model.learned());
+        let per_epoch = model.steps_per_epoch();
+        let (clocks, every) = (length.into().steps(per_epoch), self.every.steps(per_epoch).max(1));
+        let (n_slots, sync) = (cluster.n_slots(), cluster.sync());
+        let mut specs: Vec<TableSpec> = learned.iter().map(|l| l.spec(n_slots)).collect();
+        specs.push(loss_table());
+        cluster = learned.iter().fold(cluster, |cluster, table| table.register(cluster));
+        cluster = cluster.with_rule(RECENT, Recent::of(sync, n_slots));
+        let place = self.folder.as_deref().map(|folder| cluster.checkpoints_of(folder)).transpose()?;
+        let folder = self.folder.zip(place);
+        match &folder {
+            Some((folder, place)) => {
+                let names: Vec<&str> = learned.iter().map(Learned::name).chain(["loss"]).collect();
+                let found = saved::storage((folder, place), every, self.resume, &names, &specs, &cluster)?;
+                cluster = cluster.with_storage(found);
+            }
+            None if self.resume => return Err(TrainError::Nowhere.into()),
+            None => {}
+        }
+        let books = Books {
+            n_shards: cluster.n_shards() as u32,
+            folder,
+            every,
+            size: 0,
+            keep: KEEP,
+            resume: self.resume,
+            config: self.config,
+            log_every: (clocks / LOSSES).max(1),
+            per_epoch,
+            clocks,
+            open: None,
+        };
+        let share = n_slots as f64 / cluster.quorum() as f64;
+        let (callbacks, began) = (self.callbacks, Instant::now());
+        let mut work = Work {
+            model,
+            learned,
+            n_slots,
+            per_epoch,
+            clocks,
+            share,
+            books,
+            callbacks,
+            began,
+            problem: None,
+        };
+        let run = cluster.run(&specs, clocks, &mut work)?;
+        let keeper = run.slot == Slot(0);
+        let (net, fitted) = work.finish(&run, keeper)?;
+        Ok(Trained { net, fitted, waited: run.waited, sync, keeper })
+    }
+}
+
+/// A worker's side.
+struct Work<'a, M> {
+    model: &'a M,
+    learned: Vec<Learned>,
+    n_slots: usize,
+    per_epoch: u64,
+    clocks: Clock,
+    share: f64, // what a loss counts for, when some are left out
+    books: Books,
+    callbacks: Vec<Box<dyn Callback<M> + 'a>>,
+    began: Instant,
+    problem: Option<ClusterError>,
+}
+
+impl<M: Model> Work<'_, M> {
+    /// The table of the loss comes last.
+    fn loss(&self) -> TableId {
+        TableId(self.learned.len() as u32)
+    }
+
+    fn keep_books(&mut self, clock: Clock, pulled: &Pulled) -> Result<(), ClusterError> {
+        let loss = f64::from(pulled[&self.loss()][0]);
+        if self.books.at(clock, loss, None)?.is_none() || clock == 0 {
+            return Ok(());
+        }
+        if !loss.is_finite() {
+            return Err(TrainError::Diverged { step: clock, loss }.into());
+        }
+        let (own_seconds, epoch) = (self.began.elapsed().as_secs_f64(), clock / self.per_epoch);
+        let (step, steps, metrics) = (clock, self.clocks, Default::default());
+        let now = Progress { step, steps, epoch, loss, metrics, own_steps: clock, own_seconds };
+        let stops =
+            self.callbacks.iter_mut().any(|c| c.after_step(&now, self.model) == ControlFlow::Break(()));
+        let Some(books) = &mut self.books.open else { return Ok(()) };
+        books.checkpoints(Vec::new())?;
+        if stops { Err(ClusterError::Interrupted { clock }) } else { Ok(()) }
+    }
+
+    fn finish(&mut self, run: &Run, keeper: bool) -> Result<(Values, Fitted), ClusterError> {
+        let found = values(&self.learned, self.n_slots, &run.pulled);
+        let net = Values::of(self.model);
+        net.set(&found);
+        let seconds = run.elapsed.as_secs_f64();
+        let mut fitted = Fitted {
+            ended: Ended::Done,
+            steps: self.clocks,
+            epochs: self.clocks / self.per_epoch,
+            loss: run.pulled[&self.loss()][0].into(),
+            metrics: Default::default(),
+            seconds,
+            steps_per_second: self.clocks as f64 / seconds.max(1e-9),
+            weights: weights_hash(&net),
+        };
+        if keeper {
+            self.keep_books(self.clocks, &run.pulled)?;
+            if let Some(books) = &mut self.books.open {
+                books.measured(&self.model.measure(&found))?;
+            }
+            self.books.close(&mut fitted, &net, Vec::new())?;
+        }
+        Ok((net, fitted))
+    }
+}
+
+impl<M: Model> Program for &mut Work<'_, M> {
+    fn wants(&mut self, step: Step, _tables: &[TableSpec]) -> Wants {
+        let some = if step.clock < self.clocks { self.model.wants(step) } else { None };
+        let all = || (0..).map(TableId).zip(self.learned.iter().map(Learned::all)).collect();
+        let mut wants = some.unwrap_or_else(all);
+        wants.insert(self.loss(), Want::Dense);
+        wants
+    }
+
+    fn compute(&mut self, step: Step, pulled: &Pulled) -> Gradients {
+        if step.slot == Slot(0)
+            && let Err(problem) = self.keep_books(step.clock, pulled)
+        {
+            self.problem = Some(problem);
+            return Gradients::new();
+        }
+        let (said, loss) = self.model.step(step, &values(&self.learned, self.n_slots, pulled));
+        let mut gradients = pushed(&self.learned, step.slot, self.n_slots, said);
+        gradients.push((self.loss(), Delta::Dense(Arc::new(vec![(loss * self.share) as f32]))));
+        gradients
+    }
+
+    fn problem(&mut self) -> Option<ClusterError> {
+        self.problem.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::KMeans;
+    use thalweg_train::Steps;
+
+    #[test]
+    fn a_run_goes_on_with_as_many_slots_to_the_same_bits_and_with_others_not_at_all() {
+        let folder = std::env::temp_dir().join(format!("thalweg-solver-{}", std::process::id()));
+        let model = KMeans::new(&thalweg_data::iris().unwrap().data.x, 3).unwrap();
+        let fit = |slots, steps, resume, folder: &std::path::Path| {
+            let cluster = Cluster::from_env().unwrap().with_slots(slots);
+            Solver::new(&model).checkpoint_every(Steps(2), folder).resume(resume).fit(cluster, Steps(steps))
+        };
+        fit(3, 4, false, &folder).unwrap();
+        let refused = fit(2, 8, true, &folder).err().unwrap().to_string();
+        assert!(refused.contains("\"centres\"") && refused.contains("slots"), "{refused}");
+        let resumed = fit(3, 8, true, &folder).unwrap();
+        let straight = fit(3, 8, false, &folder.join("straight")).unwrap();
+        assert_eq!(resumed.fitted.weights, straight.fitted.weights);
+        assert_eq!(resumed.fitted.metrics, straight.fitted.metrics);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

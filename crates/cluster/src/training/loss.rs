@@ -1,0 +1,33 @@
+//! The loss of a step as a table of one number: slots push their shares, and whoever keeps the books reads it.
+
+use std::sync::Arc;
+
+use crate::layout::TableSpec;
+use crate::rule::{Rule, UpdateRule};
+use crate::sync::Sync;
+
+/// The name of its rule.
+pub(crate) const RECENT: &str = "recent loss";
+
+/// The table.
+pub(crate) fn loss_table() -> TableSpec {
+    TableSpec::Whole { values: Arc::new(vec![0.0]), rule: Rule::Named(RECENT.into()) }
+}
+
+/// The loss of the last round; where there are no rounds, a mean over about so many pushes.
+pub(crate) struct Recent(f32);
+
+impl Recent {
+    /// For so many shares per clock.
+    pub fn of(sync: Sync, n_slots: usize) -> Self {
+        Self(if sync.gathers() { 1.0 } else { n_slots as f32 })
+    }
+}
+
+impl UpdateRule for Recent {
+    fn update(&self, _step: u64, value: &[f32], pushed: &[f32], _state: &mut [f32], out: &mut [f32]) {
+        for ((o, v), p) in out.iter_mut().zip(value).zip(pushed) {
+            *o = v + p - v / self.0;
+        }
+    }
+}
