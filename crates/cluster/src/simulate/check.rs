@@ -19,7 +19,7 @@ use std::fmt;
 
 use super::program::{Program, Set};
 use crate::ids::{Clock, Epoch, ServerId, SessionId, ShardId, Slot};
-use crate::message::{Answer, Message, Outcome, Outgoing};
+use crate::message::{Answer, Data, Message, Outcome, Outgoing};
 use crate::server::Server;
 use crate::state::{Pushed, Reads, State, Wants};
 use crate::sync::Sync;
@@ -198,7 +198,8 @@ impl Checks {
             }
         }
         for (to, message) in out {
-            let Message::Answer(Answer { epoch, shard, outcome: Outcome::Done(_), .. }) = message else {
+            let Message::Data(Data::Answer(Answer { epoch, shard, outcome: Outcome::Done(_), .. })) = message
+            else {
                 continue;
             };
             let first = *self.primaries.entry((*shard, *epoch)).or_insert(id);

@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use prost::Message as _;
+
 use super::check::{Checks, Violation};
 use super::program::Program;
 use super::schedule::{Draw, Node, Schedule, What};
-use crate::coordinator::{Coordinator, Durable, Size};
+use crate::control::{self, proto};
+use crate::coordinator::{Coordinator, Durable, Said, Size};
 use crate::error::Refusal;
 use crate::ids::{Clock, Peer, SessionId, ShardId, Slot};
 use crate::mechanisms::Mechanisms;
@@ -263,10 +266,11 @@ impl World {
         let mut events = Vec::new();
         let tick = matches!(happening, Happening::Tick(..));
         let out = match (&mut process.machine, happening) {
-            (Machine::Coordinator(c), Happening::Deliver { from, message, .. }) => {
-                c.handle(from, message, now)
-            }
-            (Machine::Coordinator(c), _) => c.tick(now),
+            (Machine::Coordinator(c), Happening::Deliver { from, message, .. }) => match message {
+                Message::FromMember(message) => said(c.handle(from, message, now)),
+                _ => Vec::new(),
+            },
+            (Machine::Coordinator(c), _) => said(c.tick(now)),
             (Machine::Server(s), Happening::Deliver { from, message, .. }) => s.handle(from, message, now),
             (Machine::Server(s), _) => s.tick(now),
             (Machine::Worker(s, _), Happening::Deliver { from, message, .. }) => {
@@ -405,8 +409,9 @@ impl World {
                 let message = if self.schedule.seed.is_multiple_of(4) {
                     carried(sender, &message)
                 } else {
-                    message.clone()
+                    Some(message.clone())
                 };
+                let Some(message) = message else { continue };
                 self.push(at, Happening::Deliver { from: sender, to: node, life, message });
             }
         }
@@ -533,12 +538,32 @@ impl World {
     }
 }
 
-/// A message as it is after its way through the wire format.
-fn carried(from: Peer, message: &Message) -> Message {
-    let mut bytes = Vec::new();
-    wire::Frame::new(from, message).write(&mut bytes).expect("memory takes everything");
-    let read = wire::read(&mut &bytes[..], &wire::Limits::default()).expect("what was written can be read");
-    read.expect("a frame was written").1
+fn said(out: Vec<Said>) -> Vec<Outgoing> {
+    out.into_iter().map(|(to, message)| (to, message.into())).collect()
+}
+
+/// A message as it is after its way through its wire format. Nothing when its sender is no member any more.
+fn carried(from: Peer, message: &Message) -> Option<Message> {
+    match message {
+        Message::Data(data) => {
+            let mut bytes = Vec::new();
+            wire::Frame::new(from, data).write(&mut bytes).expect("memory takes everything");
+            let read = wire::read(&mut &bytes[..], &wire::Limits::default());
+            let (_, data) = read.expect("what was written can be read").expect("a frame was written");
+            Some(data.into())
+        }
+        Message::FromMember(said) => {
+            let bytes = control::from_member(from, said)?.encode_to_vec();
+            let read = proto::FromMember::decode(&bytes[..]).expect("what was written can be read");
+            let (_, said) = control::read_from_member(read).expect("nothing is missing");
+            Some(said.into())
+        }
+        Message::ToMember(told) => {
+            let bytes = control::to_member(told).encode_to_vec();
+            let read = proto::ToMember::decode(&bytes[..]).expect("what was written can be read");
+            Some(control::read_to_member(read).expect("nothing is missing").into())
+        }
+    }
 }
 
 fn size(schedule: &Schedule) -> Size {
