@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{golden, op_page, programs, root, simulate, tidy};
+use crate::{golden, op_page, programs, proto, root, simulate, tidy};
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -16,6 +16,7 @@ const STEPS: &[Step] = &[
     ("format", format),
     ("tidy", tidy::run),
     ("op page", op_page::check),
+    ("proto", proto::check),
     ("clippy", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])),
     ("tests", || cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--quiet"])),
     ("features", features),

@@ -6,6 +6,7 @@ mod check;
 mod golden;
 mod op_page;
 mod programs;
+mod proto;
 mod simulate;
 mod tidy;
 
@@ -20,6 +21,7 @@ const USAGE: &str = "usage: cargo xtask <task>
                                          ours and rivals in one sitting (THALWEG_PYTHON names their interpreter)
   bench cluster [null|dense|sparse|delays] the parameter server, raw sockets, TensorFlow's (THALWEG_PYTHON)
   op-page                                write docs/ops.md from the list of ops
+  proto                                  write the Rust of the control plane from its .proto file
   simulate [--seed N | --from N --count N] the cluster under crashes, loss and pauses, without end
   tidy                                   layering, names, sizes and forbidden words
   fuzz-programs [--from SEED] [--count N] random programs, eager against compiled, without end unless counted
@@ -47,6 +49,7 @@ fn run() -> Result<()> {
         Some((&"bench", ["cluster", parts @ ..])) => bench_cluster::run(parts),
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"op-page", [])) => op_page::write(),
+        Some((&"proto", [])) => proto::write(),
         Some((&"simulate", rest)) => match value(rest, "--seed") {
             Some(seed) => simulate::one(seed.parse()?),
             None => {

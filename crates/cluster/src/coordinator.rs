@@ -9,9 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::ids::{Clock, Epoch, Peer, ServerId, SessionId};
-use crate::message::{Heartbeat, Join, Message, Outgoing, Role, Time};
+use crate::message::{FromMember, Heartbeat, Join, Role, Time, ToMember};
 use crate::placement;
 use crate::view::{Member, Timing, View};
+
+/// Something that the coordinator says, and to whom.
+pub type Said = (Peer, ToMember);
 
 /// What a run is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,14 +93,14 @@ impl Coordinator {
     }
 
     /// Takes in one message.
-    pub fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
+    pub fn handle(&mut self, from: Peer, message: FromMember, now: Time) -> Vec<Said> {
         let mut out = Vec::new();
         match (from, message) {
-            (Peer::Newcomer(_), Message::Join(join)) => self.join(join, now, &mut out),
-            (Peer::Server(id), Message::Heartbeat(heartbeat)) => {
+            (Peer::Newcomer(_), FromMember::Join(join)) => self.join(join, now, &mut out),
+            (Peer::Server(id), FromMember::Heartbeat(heartbeat)) => {
                 self.server_lives(id, heartbeat, now, &mut out);
             }
-            (Peer::Worker(id), Message::Heartbeat(heartbeat)) => {
+            (Peer::Worker(id), FromMember::Heartbeat(heartbeat)) => {
                 self.worker_lives(id, &heartbeat, now, &mut out);
             }
             _ => {}
@@ -107,7 +110,7 @@ impl Coordinator {
     }
 
     /// Lets time pass: members that were silent for too long lose their places.
-    pub fn tick(&mut self, now: Time) -> Vec<Outgoing> {
+    pub fn tick(&mut self, now: Time) -> Vec<Said> {
         let mut out = Vec::new();
         let silent = |peer: &Peer| self.heard.get(peer).is_none_or(|t| *t + self.timing.patience() <= now);
         let view = self.view().clone();
@@ -135,7 +138,7 @@ impl Coordinator {
     }
 
     /// The process of this member is known to have ended, so that its lease need not be waited for.
-    pub fn gone(&mut self, peer: Peer, now: Time) -> Vec<Outgoing> {
+    pub fn gone(&mut self, peer: Peer, now: Time) -> Vec<Said> {
         let mut out = Vec::new();
         if let Peer::Server(id) = peer {
             self.granted.remove(&id);
@@ -149,13 +152,13 @@ impl Coordinator {
         out
     }
 
-    fn join(&mut self, join: Join, now: Time, out: &mut Vec<Outgoing>) {
+    fn join(&mut self, join: Join, now: Time, out: &mut Vec<Said>) {
         let to = Peer::Newcomer(join.nonce);
         let view = self.view().clone();
         let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), m));
         let mut members = servers.chain(view.workers.iter().map(|(id, m)| (Peer::Worker(*id), m)));
         if let Some((you, _)) = members.find(|(_, m)| m.nonce == join.nonce) {
-            return out.push((to, Message::Welcome { nonce: join.nonce, you }));
+            return out.push((to, ToMember::Welcome { nonce: join.nonce, you }));
         }
         let id = self.durable.next_id;
         self.durable.next_id += 1;
@@ -184,12 +187,12 @@ impl Coordinator {
                 Role::Worker => drop(view.workers.insert(SessionId(id), member)),
             }
         });
-        out.push((to, Message::Welcome { nonce, you }));
+        out.push((to, ToMember::Welcome { nonce, you }));
     }
 
-    fn server_lives(&mut self, id: ServerId, heartbeat: Heartbeat, now: Time, out: &mut Vec<Outgoing>) {
+    fn server_lives(&mut self, id: ServerId, heartbeat: Heartbeat, now: Time, out: &mut Vec<Said>) {
         if !self.view().servers.contains_key(&id) {
-            return out.push((Peer::Server(id), Message::Expelled));
+            return out.push((Peer::Server(id), ToMember::Expelled));
         }
         self.heard.insert(Peer::Server(id), now);
         let adopted = self.adopted.entry(id).or_default();
@@ -218,22 +221,22 @@ impl Coordinator {
         let news = heartbeat.epoch < self.view().epoch;
         let may_see = self.settled(now) || self.durable.yielding.contains_key(&id);
         let view = (news && may_see).then(|| self.view().clone());
-        out.push((Peer::Server(id), Message::Grant { lease, view }));
+        out.push((Peer::Server(id), ToMember::Grant { lease, view }));
     }
 
-    fn worker_lives(&mut self, id: SessionId, heartbeat: &Heartbeat, now: Time, out: &mut Vec<Outgoing>) {
+    fn worker_lives(&mut self, id: SessionId, heartbeat: &Heartbeat, now: Time, out: &mut Vec<Said>) {
         let to = Peer::Worker(id);
         if !self.view().workers.contains_key(&id) {
-            return out.push((to, Message::Expelled));
+            return out.push((to, ToMember::Expelled));
         }
         self.heard.insert(to, now);
         if heartbeat.leaving {
             self.change(now, |view| drop(view.workers.remove(&id)));
-            return out.push((to, Message::Expelled));
+            return out.push((to, ToMember::Expelled));
         }
         let news = heartbeat.epoch < self.view().epoch && self.settled(now);
         let view = news.then(|| self.view().clone());
-        out.push((to, Message::Grant { lease: None, view }));
+        out.push((to, ToMember::Grant { lease: None, view }));
     }
 
     /// Makes a new view if `f` or what follows from it changes anything.
@@ -287,12 +290,12 @@ impl Coordinator {
     }
 
     /// Sends the newest view to everybody who may see it, once.
-    fn publish(&mut self, now: Time, out: &mut Vec<Outgoing>) {
+    fn publish(&mut self, now: Time, out: &mut Vec<Said>) {
         let epoch = self.view().epoch;
         if self.published == epoch {
             return;
         }
-        let grant = |view: &Arc<View>| Message::Grant { lease: None, view: Some(view.clone()) };
+        let grant = |view: &Arc<View>| ToMember::Grant { lease: None, view: Some(view.clone()) };
         let view = self.view().clone();
         if self.settled(now) {
             self.published = epoch;

@@ -7,6 +7,7 @@
 
 mod cluster;
 pub mod codec;
+pub mod control;
 pub mod coordinator;
 mod error;
 mod hogwild;

@@ -20,6 +20,8 @@ pub struct Mechanisms {
     pub full_sync: bool,
     /// Gradients of a round are added in the order of their slots.
     pub slot_order: bool,
+    /// A coordinator that was deposed stores nothing. The simulator's memory looks at this one, as etcd does at its own.
+    pub store_fencing: bool,
 }
 
 impl Default for Mechanisms {
@@ -32,6 +34,7 @@ impl Default for Mechanisms {
             replication: true,
             full_sync: true,
             slot_order: true,
+            store_fencing: true,
         }
     }
 }

@@ -1,11 +1,10 @@
-//! What processes say to each other. The wire format and the simulator carry exactly these.
+//! What processes say to each other. The wire format, gRPC and the simulator carry exactly these.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Refusal;
 use crate::ids::{CallId, Clock, Epoch, Peer, ServerId, ShardId, Slot};
-use crate::report::Report;
 use crate::state::{Parts, Pushed, Reads, Record, Sent, Update, Wants};
 use crate::view::View;
 
@@ -18,6 +17,65 @@ pub type Outgoing = (Peer, Message);
 /// Everything that crosses a process boundary.
 #[derive(Debug, Clone)]
 pub enum Message {
+    /// Between workers and servers: over the data plane.
+    Data(Data),
+    /// To the coordinator: over gRPC.
+    FromMember(FromMember),
+    /// From the coordinator: over gRPC.
+    ToMember(ToMember),
+}
+
+impl From<Data> for Message {
+    fn from(data: Data) -> Self {
+        Self::Data(data)
+    }
+}
+
+impl From<FromMember> for Message {
+    fn from(message: FromMember) -> Self {
+        Self::FromMember(message)
+    }
+}
+
+impl From<ToMember> for Message {
+    fn from(message: ToMember) -> Self {
+        Self::ToMember(message)
+    }
+}
+
+/// What a process says to the coordinator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FromMember {
+    /// It wants to take part.
+    Join(Join),
+    /// Again and again: still here.
+    Heartbeat(Heartbeat),
+}
+
+/// What the coordinator says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToMember {
+    /// The newcomer's number.
+    Welcome {
+        /// The random number it joined with.
+        nonce: u64,
+        /// Who it is from now on.
+        you: Peer,
+    },
+    /// The view, and for how long to trust it.
+    Grant {
+        /// When the heartbeat that this answers was sent, by its sender's clock; a lease counts from then.
+        lease: Option<Time>,
+        /// The view, when it is news.
+        view: Option<Arc<View>>,
+    },
+    /// You are no member any more.
+    Expelled,
+}
+
+/// What workers and servers say to each other.
+#[derive(Debug, Clone)]
+pub enum Data {
     /// Worker to the head of a chain.
     Call(Call),
     /// The head's answer.
@@ -51,53 +109,28 @@ pub enum Message {
         /// What to start from.
         state: Arc<Sent>,
     },
-    /// To the coordinator: a process wants to take part.
-    Join(Join),
-    /// From the coordinator: the newcomer's number.
-    Welcome {
-        /// The random number it joined with.
-        nonce: u64,
-        /// Who it is from now on.
-        you: Peer,
-    },
-    /// To the coordinator, again and again: still here.
-    Heartbeat(Heartbeat),
-    /// From the coordinator: the view, and for how long to trust it.
-    Grant {
-        /// When the heartbeat that this answers was sent, by its sender's clock; a lease counts from then.
-        lease: Option<Time>,
-        /// The view, when it is news.
-        view: Option<Arc<View>>,
-    },
-    /// From the coordinator: you are no member any more.
-    Expelled,
-    /// To the coordinator, by anybody: how do things stand?
-    AskStatus,
-    /// From the coordinator: what it knows of every process.
-    Status(Report),
 }
 
-impl Message {
+impl Data {
     /// The shard that a message is about.
-    pub fn shard(&self) -> Option<ShardId> {
+    pub fn shard(&self) -> ShardId {
         match self {
-            Message::Call(Call { shard, .. })
-            | Message::Answer(Answer { shard, .. })
-            | Message::Replicate { shard, .. }
-            | Message::Replicated { shard, .. }
-            | Message::Install { shard, .. } => Some(*shard),
-            _ => None,
+            Data::Call(Call { shard, .. })
+            | Data::Answer(Answer { shard, .. })
+            | Data::Replicate { shard, .. }
+            | Data::Replicated { shard, .. }
+            | Data::Install { shard, .. } => *shard,
         }
     }
 
-    /// The view that a message between workers and servers was sent in.
+    /// The view that a message was sent in; an answer is matched by its number instead.
     pub fn epoch(&self) -> Option<Epoch> {
         match self {
-            Message::Call(call) => Some(call.epoch),
-            Message::Replicate { epoch, .. }
-            | Message::Replicated { epoch, .. }
-            | Message::Install { epoch, .. } => Some(*epoch),
-            _ => None,
+            Data::Call(call) => Some(call.epoch),
+            Data::Answer(_) => None,
+            Data::Replicate { epoch, .. } | Data::Replicated { epoch, .. } | Data::Install { epoch, .. } => {
+                Some(*epoch)
+            }
         }
     }
 }

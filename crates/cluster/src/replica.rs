@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::error::Refusal;
 use crate::ids::{Epoch, Peer, ServerId, ShardId, Slot, TableId};
-use crate::message::{Answer, Call, Done, Message, Outcome, Outgoing};
+use crate::message::{Answer, Call, Data, Done, Outcome, Outgoing};
 use crate::state::{Plan, Pushed, Record, Sent, Snapshot, State, Update};
 use crate::table::{Delta, Values, sum};
 use crate::view::Chain;
@@ -99,7 +99,7 @@ impl Replica {
         for (_, w) in std::mem::take(&mut self.waiting) {
             let (shard, id) = (self.shard, w.call.id);
             let answer = Answer { epoch, shard, id, outcome: Outcome::Fenced };
-            out.push((w.to, Message::Answer(answer)));
+            out.push((w.to, Data::Answer(answer).into()));
         }
         self.open.clear();
         self.open_order.clear();
@@ -309,14 +309,15 @@ impl Replica {
             after.stage = Stage::Installing(state.index());
             (after.acknowledged, after.sent) = (0, state.index());
             self.log.clear();
-            out.push((to, Message::Install { epoch, shard, state: Arc::new(state.to_send()) }));
+            let install = Data::Install { epoch, shard, state: Arc::new(state.to_send()) };
+            out.push((to, install.into()));
         }
         if let Stage::Installing(_) = after.stage {
             return; // what follows is sent once the state is there
         }
         for (index, record) in self.log.range(after.sent + 1..) {
             let record = record.clone();
-            out.push((to, Message::Replicate { epoch, shard, index: *index, record }));
+            out.push((to, Data::Replicate { epoch, shard, index: *index, record }.into()));
             after.sent = *index;
         }
     }
@@ -345,14 +346,14 @@ impl Replica {
             self.waiting.extract_if(.., |_, w| w.ready.as_ref().is_some_and(|(at, _)| *at <= committed));
         out.extend(done.map(|(_, w)| {
             let (_, outcome) = w.ready.expect("just found so");
-            (w.to, Message::Answer(Answer { epoch, shard, id: w.call.id, outcome }))
+            (w.to, Data::Answer(Answer { epoch, shard, id: w.call.id, outcome }).into())
         }));
     }
 
     fn acknowledge(&self, out: &mut Vec<Outgoing>) {
         if let (Some(before), Some(_)) = (self.before, &self.state) {
             let (epoch, shard, index) = (self.epoch, self.shard, self.committed);
-            out.push((Peer::Server(before), Message::Replicated { epoch, shard, index }));
+            out.push((Peer::Server(before), Data::Replicated { epoch, shard, index }.into()));
         }
     }
 

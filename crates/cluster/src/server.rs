@@ -7,7 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::ids::{Clock, Epoch, Peer, ServerId, ShardId};
-use crate::message::{Answer, Call, Counts, Heartbeat, Join, Message, Outcome, Outgoing, Role, Time};
+use crate::message::{
+    Answer, Call, Counts, Data, FromMember, Heartbeat, Join, Message, Outcome, Outgoing, Role,
+};
+use crate::message::{Time, ToMember};
 use crate::replica::Replica;
 use crate::state::{Plan, Snapshot, State};
 use crate::view::{Lease, Timing, View};
@@ -31,7 +34,7 @@ pub struct Server {
     next_repeat: Time,
     snapshots: Vec<(ShardId, Snapshot)>,
     counts: Counts,
-    early: VecDeque<(Peer, Message)>, // of views that are not known here yet
+    early: VecDeque<(Peer, Data)>, // of views that are not known here yet
 }
 
 /// So many messages of a view to come are kept; more are sent again by whoever wants an answer.
@@ -67,30 +70,61 @@ impl Server {
         self.take(from, message, now, &mut out);
         if self.view.epoch != epoch {
             for (from, message) in std::mem::take(&mut self.early) {
-                self.take(from, message, now, &mut out);
+                self.data(from, message, now, &mut out);
             }
         }
         self.finish(out, now)
     }
 
     fn take(&mut self, from: Peer, message: Message, now: Time, out: &mut Vec<Outgoing>) {
-        if message.epoch().is_some_and(|epoch| epoch > self.view.epoch) && self.plan.mechanisms.fencing {
+        match message {
+            Message::Data(data) => self.data(from, data, now, out),
+            Message::ToMember(told) => self.told(told, now, out),
+            Message::FromMember(_) => {}
+        }
+    }
+
+    fn data(&mut self, from: Peer, data: Data, now: Time, out: &mut Vec<Outgoing>) {
+        if data.epoch().is_some_and(|epoch| epoch > self.view.epoch) && self.plan.mechanisms.fencing {
             // The sender has a newer view. It comes here too, in a moment.
             self.heartbeat(now, out);
-            self.early.push_back((from, message));
+            self.early.push_back((from, data));
             if self.early.len() > MOST_EARLY {
                 self.early.pop_front();
             }
             return;
         }
-        match message {
-            Message::Welcome { nonce, you: Peer::Server(id) }
+        match data {
+            Data::Call(call) => self.call(from, call, now, out),
+            Data::Replicate { epoch, shard, index, record } => {
+                self.chain(from, epoch, shard, now, out, |replica, from, out| {
+                    replica.replicate(from, index, record, out);
+                });
+            }
+            Data::Replicated { epoch, shard, index } => {
+                self.chain(from, epoch, shard, now, out, |replica, from, out| {
+                    replica.replicated(from, index, out);
+                });
+            }
+            Data::Install { epoch, shard, state } => {
+                self.chain(from, epoch, shard, now, out, |replica, from, out| {
+                    replica.install(from, &state, out);
+                });
+            }
+            Data::Answer(_) => {}
+        }
+    }
+
+    fn told(&mut self, told: ToMember, now: Time, out: &mut Vec<Outgoing>) {
+        match told {
+            ToMember::Welcome { nonce, you: Peer::Server(id) }
                 if nonce == self.join.nonce && self.id.is_none() =>
             {
                 self.id = Some(id);
                 self.heartbeat(now, out);
             }
-            Message::Grant { lease, view } => {
+            ToMember::Welcome { .. } => {}
+            ToMember::Grant { lease, view } => {
                 if let Some(sent) = lease {
                     self.lease.renew(sent, self.timing.lease);
                 }
@@ -98,32 +132,10 @@ impl Server {
                     self.adopt(view, now, out);
                 }
             }
-            Message::Expelled => {
+            ToMember::Expelled => {
                 self.expelled = true;
                 self.lease = Lease::default();
             }
-            Message::Call(call) => self.call(from, call, now, out),
-            Message::Replicate { epoch, shard, index, record } => {
-                self.chain(from, epoch, shard, now, out, |replica, from, out| {
-                    replica.replicate(from, index, record, out);
-                });
-            }
-            Message::Replicated { epoch, shard, index } => {
-                self.chain(from, epoch, shard, now, out, |replica, from, out| {
-                    replica.replicated(from, index, out);
-                });
-            }
-            Message::Install { epoch, shard, state } => {
-                self.chain(from, epoch, shard, now, out, |replica, from, out| {
-                    replica.install(from, &state, out);
-                });
-            }
-            Message::Answer(_)
-            | Message::Join(_)
-            | Message::Welcome { .. }
-            | Message::Heartbeat(_)
-            | Message::AskStatus
-            | Message::Status(_) => {}
         }
     }
 
@@ -168,7 +180,10 @@ impl Server {
             Some((_, replica)) if heads && !fenced && leased => {
                 replica.call(from, call, out);
             }
-            _ => out.push((from, Message::Answer(Answer { epoch, shard, id, outcome: Outcome::Fenced }))),
+            _ => {
+                let answer = Answer { epoch, shard, id, outcome: Outcome::Fenced };
+                out.push((from, Data::Answer(answer).into()));
+            }
         }
     }
 
@@ -225,7 +240,7 @@ impl Server {
     fn heartbeat(&mut self, now: Time, out: &mut Vec<Outgoing>) {
         self.next_heartbeat = now + self.timing.heartbeat;
         if self.id.is_none() {
-            out.push((Peer::Coordinator, Message::Join(self.join.clone())));
+            out.push((Peer::Coordinator, FromMember::Join(self.join.clone()).into()));
             return;
         }
         let caught_up = self.replicas.iter().filter_map(|(s, (_, r))| Some((*s, r.caught_up()?))).collect();
@@ -238,7 +253,7 @@ impl Server {
             clock: self.replicas().filter_map(|(_, r)| Some(r.state()?.version())).min().unwrap_or(0),
             counts: self.counts,
         };
-        out.push((Peer::Coordinator, Message::Heartbeat(heartbeat)));
+        out.push((Peer::Coordinator, FromMember::Heartbeat(heartbeat).into()));
     }
 
     /// Whom the rounds under way wait for.
@@ -257,7 +272,7 @@ impl Server {
     fn finish(&mut self, mut out: Vec<Outgoing>, now: Time) -> Vec<Outgoing> {
         if !self.lease.holds(now) && self.plan.mechanisms.lease {
             for (_, message) in &mut out {
-                if let Message::Answer(Answer { outcome, .. }) = message {
+                if let Message::Data(Data::Answer(Answer { outcome, .. })) = message {
                     *outcome = Outcome::Fenced;
                 }
             }

@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use crate::error::{ClusterError, Refusal};
 use crate::ids::{CallId, Clock, Peer, SessionId, ShardId, Slot};
-use crate::message::{Answer, Call, Counts, Done, Heartbeat, Join, Message, Outcome, Outgoing, Role, Time};
+use crate::message::{
+    Answer, Call, Counts, Data, Done, FromMember, Heartbeat, Join, Message, Outcome, Outgoing,
+};
+use crate::message::{Role, Time, ToMember};
 use crate::state::{Parts, Pushed, Reads, Update, Wants};
 use crate::sync::Sync;
 use crate::view::{Timing, View};
@@ -143,17 +146,17 @@ impl Session {
     pub fn handle(&mut self, from: Peer, message: Message, now: Time) -> (Vec<Outgoing>, Vec<Event>) {
         let (mut out, mut events) = (Vec::new(), Vec::new());
         match message {
-            Message::Welcome { nonce, you: Peer::Worker(id) }
+            Message::ToMember(ToMember::Welcome { nonce, you: Peer::Worker(id) })
                 if nonce == self.join.nonce && self.id.is_none() =>
             {
                 self.id = Some(id);
                 self.heartbeat(now, &mut out);
             }
-            Message::Grant { view: Some(view), .. } if view.epoch > self.view.epoch => {
+            Message::ToMember(ToMember::Grant { view: Some(view), .. }) if view.epoch > self.view.epoch => {
                 self.adopt(view, now, &mut events);
             }
-            Message::Expelled if self.id.is_some() => self.end(None, &mut events),
-            Message::Answer(answer) => self.answer(from, answer, now, &mut out, &mut events),
+            Message::ToMember(ToMember::Expelled) if self.id.is_some() => self.end(None, &mut events),
+            Message::Data(Data::Answer(answer)) => self.answer(from, answer, now, &mut out, &mut events),
             _ => {}
         }
         self.send_due(now, &mut out);
@@ -277,7 +280,7 @@ impl Session {
                     pull: pending.request.pull.clone(),
                     fresh: pending.request.fresh,
                 };
-                out.push((Peer::Server(head), Message::Call(call)));
+                out.push((Peer::Server(head), Data::Call(call).into()));
             }
         }
     }
@@ -288,8 +291,8 @@ impl Session {
         }
         self.next_heartbeat = now + self.timing.heartbeat;
         let message = match self.id {
-            None => Message::Join(self.join.clone()),
-            Some(_) => Message::Heartbeat(Heartbeat {
+            None => FromMember::Join(self.join.clone()),
+            Some(_) => FromMember::Heartbeat(Heartbeat {
                 epoch: self.view.epoch,
                 sent: now,
                 caught_up: Vec::new(),
@@ -299,7 +302,7 @@ impl Session {
                 counts: self.counts,
             }),
         };
-        out.push((Peer::Coordinator, message));
+        out.push((Peer::Coordinator, message.into()));
     }
 
     fn end(&mut self, why: Option<ClusterError>, events: &mut Vec<Event>) {

@@ -72,3 +72,8 @@ fn a_replica_that_is_promoted_too_early_is_noticed() {
 fn a_sum_in_order_of_arrival_is_noticed() {
     noticed("the order of slots", Mechanisms { slot_order: false, ..Default::default() }, &[8]);
 }
+
+#[test]
+fn a_deposed_coordinator_that_stores_all_the_same_is_noticed() {
+    noticed("fencing in the store", Mechanisms { store_fencing: false, ..Default::default() }, &[3]);
+}

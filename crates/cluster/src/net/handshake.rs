@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// What all processes of a cluster know and nobody else. Empty is allowed on loopback only.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -34,7 +35,7 @@ impl Secret {
         String::from_utf8_lossy(&self.0).into_owned()
     }
 
-    fn mac(&self, role: &[u8], challenge: &[u8; 32], answer: &[u8; 32]) -> Hmac<Sha256> {
+    fn mac(&self, role: &[u8], challenge: &Number, answer: &Number) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
         [role, challenge, answer].iter().for_each(|part| mac.update(part));
         mac
@@ -54,31 +55,66 @@ pub fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
+type Number = [u8; 32];
+
 /// The side that was connected to.
 pub fn accept(stream: &mut (impl Read + Write), secret: &Secret) -> io::Result<()> {
-    let challenge = random::<32>();
+    let (challenge, mut reply) = (random(), [0; 64]);
     stream.write_all(&challenge)?;
-    let (mut answer, mut proof) = ([0; 32], [0; 32]);
-    stream.read_exact(&mut answer)?;
-    stream.read_exact(&mut proof)?;
-    verify(secret.mac(b"connect", &challenge, &answer), &proof)?;
-    stream.write_all(&secret.mac(b"accept", &challenge, &answer).finalize().into_bytes())
+    stream.read_exact(&mut reply)?;
+    stream.write_all(&check_reply(secret, &challenge, &reply)?)
 }
 
 /// The side that connects.
 pub fn connect(stream: &mut (impl Read + Write), secret: &Secret) -> io::Result<()> {
-    let mut challenge = [0; 32];
+    let (mut challenge, mut proof) = ([0; 32], [0; 32]);
     stream.read_exact(&mut challenge).map_err(silent)?;
-    let answer = random::<32>();
-    let proof = secret.mac(b"connect", &challenge, &answer).finalize().into_bytes();
-    stream.write_all(&[&answer[..], &proof[..]].concat())?;
-    let mut proof = [0; 32];
+    let (answer, reply) = reply(secret, &challenge);
+    stream.write_all(&reply)?;
     stream.read_exact(&mut proof).map_err(|_| wrong_secret())?;
     verify(secret.mac(b"accept", &challenge, &answer), &proof)
 }
 
+/// [`accept`] on the thread of the control plane.
+pub async fn accept_async(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    secret: &Secret,
+) -> io::Result<()> {
+    let (challenge, mut reply) = (random(), [0; 64]);
+    stream.write_all(&challenge).await?;
+    stream.read_exact(&mut reply).await?;
+    stream.write_all(&check_reply(secret, &challenge, &reply)?).await
+}
+
+/// [`connect`] on the thread of the control plane.
+pub async fn connect_async(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    secret: &Secret,
+) -> io::Result<()> {
+    let (mut challenge, mut proof) = ([0; 32], [0; 32]);
+    stream.read_exact(&mut challenge).await.map_err(silent)?;
+    let (answer, reply) = reply(secret, &challenge);
+    stream.write_all(&reply).await?;
+    stream.read_exact(&mut proof).await.map_err(|_| wrong_secret())?;
+    verify(secret.mac(b"accept", &challenge, &answer), &proof)
+}
+
+/// The number that the side that connects draws, and what it sends: that and its proof.
+fn reply(secret: &Secret, challenge: &Number) -> (Number, Vec<u8>) {
+    let answer = random();
+    let proof = secret.mac(b"connect", challenge, &answer).finalize().into_bytes();
+    (answer, [&answer[..], &proof[..]].concat())
+}
+
+/// The proof of the side that was connected to, if the reply to its challenge has one.
+fn check_reply(secret: &Secret, challenge: &Number, reply: &[u8; 64]) -> io::Result<Number> {
+    let (answer, proof) = reply.split_first_chunk().expect("the first half");
+    verify(secret.mac(b"connect", challenge, answer), proof)?;
+    Ok(secret.mac(b"accept", challenge, answer).finalize().into_bytes().into())
+}
+
 /// In constant time.
-fn verify(mac: Hmac<Sha256>, proof: &[u8; 32]) -> io::Result<()> {
+fn verify(mac: Hmac<Sha256>, proof: &[u8]) -> io::Result<()> {
     mac.verify_slice(proof).map_err(|_| wrong_secret())
 }
 
@@ -86,11 +122,17 @@ fn verify(mac: Hmac<Sha256>, proof: &[u8; 32]) -> io::Result<()> {
 fn silent(e: io::Error) -> io::Error {
     match e.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::WouldBlock => {
-            let problem = "the peer says nothing; does it want a certificate (THALWEG_TLS_CERT)?";
-            io::Error::new(io::ErrorKind::PermissionDenied, problem)
+            says_nothing()
         }
         _ => e,
     }
+}
+
+/// A peer that should have begun has not.
+pub fn says_nothing() -> io::Error {
+    let problem = "the peer says nothing; does it want a certificate (THALWEG_TLS_CERT), \
+                   or no secret (THALWEG_SECRET)?";
+    io::Error::new(io::ErrorKind::PermissionDenied, problem)
 }
 
 fn wrong_secret() -> io::Error {

@@ -1,6 +1,7 @@
 //! Real processes: sockets, threads, the clock on the wall, and the environment.
 
 pub mod config;
+mod control;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod handshake;

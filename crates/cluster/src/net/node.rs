@@ -1,9 +1,10 @@
-//! A state machine on sockets: the only threads of this crate.
+//! A state machine on sockets, and the threads that run it.
 //!
-//! Each connection has a thread that reads and one that writes. Who reads a message steps the machine
+//! Each connection of the data plane has a thread that reads and one that writes. Who reads a message steps the machine
 //! under its lock and leaves the answers in the queues of the writers: no step waits for a socket, and
 //! what one machine sends to one peer about one shard stays in order. Blocking sockets and threads, because a cluster of
-//! tens of processes needs no more, and a wake-up costs less than a task switch through a reactor.
+//! tens of processes needs no more, and a wake-up costs less than a task switch through a reactor. What is said to and by
+//! the coordinator goes over gRPC (`control`) and comes into an inbox that one more thread empties.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,11 +15,16 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::task::AbortHandle;
+
+use super::control::{self, Attendance, Heard, Inbox, ToMembers};
 use super::membership::Membership;
 use super::sharing::{self, Ends};
-use super::stream::{Security, Stream};
+use super::stream::{LinkId, Security, Stream};
+use crate::error::ClusterError;
 use crate::ids::{Peer, ServerId};
-use crate::message::{Message, Outgoing, Time};
+use crate::message::{Data, Message, Outgoing, Time};
+use crate::report::Report;
 use crate::wire::{Frame, Incoming, KeySets, Lanes, Limits};
 
 /// Between two looks at the time.
@@ -35,6 +41,11 @@ pub trait Machine: Send + 'static {
     fn tick(&mut self, now: Time) -> Vec<Outgoing>;
     /// The connection to a peer broke a moment ago.
     fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing>;
+    /// How the cluster stands, as far as it is for this process to say.
+    fn status(&mut self, now: Time) -> Option<Report> {
+        let _ = now;
+        None
+    }
     /// Bytes received and sent so far, told before each tick.
     fn count(&mut self, received: u64, sent: u64) {
         let _ = (received, sent);
@@ -65,7 +76,8 @@ struct Shared<M> {
     start: Instant,
     closed: AtomicBool,
     shares_memory: AtomicBool,
-    next_link: AtomicU64,
+    inbox: Mutex<Option<Inbox>>,         // none once it is closed
+    serving: Mutex<Option<AbortHandle>>, // members call this process
     received: AtomicU64,
     sent: AtomicU64,
 }
@@ -91,7 +103,7 @@ impl Queue {
     }
 
     /// The size of the frame.
-    fn send(&self, from: Peer, message: &Message) -> usize {
+    fn send(&self, from: Peer, message: &Data) -> usize {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let frame = Frame::after(&mut keys, from, message);
         let len = frame.len();
@@ -101,17 +113,43 @@ impl Queue {
     }
 }
 
-#[derive(Clone)]
 struct Link {
-    id: u64,
+    id: LinkId,
     address: String, // where we connected to; empty when the peer connected to us
-    queue: Queue,
-    stream: Option<Stream>, // for shutting it down; none while it connects
+    line: Line,
+}
+
+enum Line {
+    /// Between workers and servers; the stream is for shutting it down, none while it connects.
+    Data(Queue, Option<Stream>),
+    /// To the coordinator.
+    Attends(Attendance),
+    /// To a member, by the coordinator.
+    Tells(ToMembers),
+}
+
+impl Line {
+    /// How many bytes were put on their way. Nobody says what does not belong on a line.
+    fn send(&self, me: Peer, message: &Message) -> usize {
+        match (self, message) {
+            (Line::Data(queue, _), Message::Data(data)) => queue.send(me, data),
+            (Line::Attends(attendance), Message::FromMember(said)) => attendance.say(me, said),
+            (Line::Tells(outbox), Message::ToMember(told)) => control::tell(outbox, told),
+            _ => 0,
+        }
+    }
+
+    fn shutdown(self) {
+        if let Line::Data(_, Some(stream)) = self {
+            stream.shutdown();
+        }
+    }
 }
 
 impl<M: Machine> Node<M> {
     /// Runs a machine that finds its coordinator so.
     pub fn new(machine: M, membership: Arc<dyn Membership>, security: Security) -> Self {
+        let (inbox, mut heard) = control::inbox();
         let node = Self(Arc::new(Shared {
             machine: Mutex::new(machine),
             changed: Condvar::new(),
@@ -121,12 +159,19 @@ impl<M: Machine> Node<M> {
             start: Instant::now(),
             closed: AtomicBool::new(false),
             shares_memory: AtomicBool::new(false),
-            next_link: AtomicU64::new(1),
+            inbox: Mutex::new(Some(inbox)),
+            serving: Mutex::default(),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
         }));
         let timer = node.clone();
         std::thread::spawn(move || timer.keep_time());
+        let hears = node.clone();
+        std::thread::spawn(move || {
+            while let Some(heard) = heard.blocking_recv() {
+                hears.hear(heard);
+            }
+        });
         node
     }
 
@@ -135,7 +180,17 @@ impl<M: Machine> Node<M> {
         self.0.shares_memory.store(may, Ordering::Relaxed);
     }
 
-    /// Lets others connect.
+    /// Lets members call: this process is the coordinator.
+    pub fn coordinate(&self, listener: TcpListener) -> Result<(), ClusterError> {
+        let Some(inbox) = self.inbox() else { return Ok(()) };
+        let address = listener.local_addr().map_or_else(|_| String::new(), |a| a.to_string());
+        let served = control::serve(listener, self.0.security.clone(), inbox);
+        let serving = served.map_err(|source| ClusterError::Listen { address, source })?;
+        *self.0.serving.lock().unwrap_or_else(PoisonError::into_inner) = Some(serving);
+        Ok(())
+    }
+
+    /// Lets workers and servers connect.
     pub fn listen(&self, listener: TcpListener) {
         let node = self.clone();
         std::thread::spawn(move || {
@@ -208,8 +263,11 @@ impl<M: Machine> Node<M> {
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::SeqCst);
         for (_, link) in std::mem::take(&mut self.links().by_peer) {
-            link.stream.iter().for_each(Stream::shutdown);
+            link.line.shutdown();
         }
+        self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let serving = self.0.serving.lock().unwrap_or_else(PoisonError::into_inner).take();
+        serving.iter().for_each(AbortHandle::abort);
         self.0.changed.notify_all();
     }
 
@@ -220,6 +278,40 @@ impl<M: Machine> Node<M> {
 
     fn links(&self) -> MutexGuard<'_, Links> {
         self.0.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inbox(&self) -> Option<Inbox> {
+        self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes in what came over the control plane.
+    fn hear(&self, heard: Heard) {
+        let count = |bytes: usize| self.0.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        match heard {
+            Heard::FromMember { link: id, from, message, bytes, outbox } => {
+                count(bytes);
+                let mut links = self.links();
+                if links.by_peer.get(&from).is_none_or(|link| link.id != id) {
+                    let link = Link { id, address: String::new(), line: Line::Tells(outbox) };
+                    links.by_peer.insert(from, link);
+                }
+                drop(links);
+                self.step(|machine, now| (machine.handle(from, message.into(), now), ()));
+            }
+            Heard::ToMember { message, bytes } => {
+                count(bytes);
+                self.links().problem = None;
+                self.step(|machine, now| (machine.handle(Peer::Coordinator, message.into(), now), ()));
+            }
+            // Who asked may have gone.
+            Heard::Asked(answer) => drop(answer.send(self.lock().status(self.now()))),
+            Heard::Ended { link, problem } => {
+                if problem.is_some() {
+                    self.links().problem = problem;
+                }
+                self.broken(link);
+            }
+        }
     }
 
     fn keep_time(&self) {
@@ -250,10 +342,8 @@ impl<M: Machine> Node<M> {
         let mut links = self.links();
         let Some(link) = links.by_peer.get(&Peer::Coordinator) else { return };
         if self.0.membership.coordinator().is_some_and(|now| now != link.address) {
-            let stream = link.stream.clone();
             links.by_peer.remove(&Peer::Coordinator);
             links.broken.push((Peer::Coordinator, Instant::now()));
-            stream.iter().for_each(Stream::shutdown);
         }
     }
 
@@ -267,12 +357,12 @@ impl<M: Machine> Node<M> {
         for (to, message) in out {
             let link = match links.by_peer.entry(to) {
                 Entry::Occupied(link) => link.into_mut(),
-                Entry::Vacant(place) => match self.find(machine, to) {
-                    Some(address) => place.insert(self.connect(to, address)),
+                Entry::Vacant(place) => match self.find(machine, to).and_then(|at| self.connect(to, at)) {
+                    Some(link) => place.insert(link),
                     None => continue,
                 },
             };
-            let n = link.queue.send(me, &message);
+            let n = link.line.send(me, &message);
             self.0.sent.fetch_add(n as u64, Ordering::Relaxed);
         }
     }
@@ -286,44 +376,47 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    fn connect(&self, to: Peer, address: String) -> Link {
+    /// Begins to; what is to be sent waits in the meantime. Nothing any more once this is closed.
+    fn connect(&self, to: Peer, address: String) -> Option<Link> {
+        let id = LinkId::next();
+        let place = address.clone();
+        if to == Peer::Coordinator {
+            let attendance = Attendance::begin(id, address, self.0.security.clone(), self.inbox()?);
+            return Some(Link { id, address: place, line: Line::Attends(attendance) });
+        }
         let (queue, frames) = Queue::new();
-        let id = self.0.next_link.fetch_add(1, Ordering::Relaxed);
-        let (node, place) = (self.clone(), address.clone());
+        let node = self.clone();
         std::thread::spawn(move || {
             let connected = reach(&address).and_then(|socket| {
                 let mut stream = Stream::connect(socket, &address, &node.0.security)?;
-                // Nothing large is ever said to a coordinator.
-                let may = node.0.shares_memory.load(Ordering::Relaxed) && to != Peer::Coordinator;
-                let may = may && stream.is_on_this_host();
+                let may = node.0.shares_memory.load(Ordering::Relaxed) && stream.is_on_this_host();
                 let ends = stream.soon(|stream| sharing::offer(stream, may))?;
                 Ok((stream, ends))
             });
-            let problem = connected.as_ref().err().map(|e| format!("{address}: {e}"));
-            if to == Peer::Coordinator {
-                node.links().problem = problem;
-            }
             match connected {
                 Ok((stream, ends)) => node.run(stream, ends, Some((to, id, frames))),
                 Err(_) => node.broken(id),
             }
         });
-        Link { id, address: place, queue, stream: None }
+        Some(Link { id, address: place, line: Line::Data(queue, None) })
     }
 
     /// Reads from a connection until it ends. Who connected has a queue already.
-    fn run(&self, stream: Stream, ends: Ends, connected: Option<(Peer, u64, Receiver<Frame>)>) {
+    fn run(&self, stream: Stream, ends: Ends, connected: Option<(Peer, LinkId, Receiver<Frame>)>) {
         let writing = stream.clone();
         let (mut known, id, frames, queue) = match connected {
             Some((peer, id, frames)) => {
-                if let Some(link) = self.links().by_peer.get_mut(&peer).filter(|l| l.id == id) {
-                    link.stream = Some(writing.clone());
+                let mut links = self.links();
+                let link = links.by_peer.get_mut(&peer).filter(|l| l.id == id);
+                if let Some(Link { line: Line::Data(_, stream), .. }) = link {
+                    *stream = Some(writing.clone());
                 }
+                drop(links);
                 (Some(peer), id, frames, None)
             }
             None => {
                 let (queue, frames) = Queue::new();
-                (None, self.0.next_link.fetch_add(1, Ordering::Relaxed), frames, Some(queue))
+                (None, LinkId::next(), frames, Some(queue))
             }
         };
         let (inlet, outlet) = ends.unzip();
@@ -342,19 +435,18 @@ impl<M: Machine> Node<M> {
                 break;
             }
             if let Some(queue) = queue.as_ref().filter(|_| known != Some(from)) {
-                let stream = Some(writing.clone());
-                let link = Link { id, address: String::new(), queue: queue.clone(), stream };
-                self.links().by_peer.insert(from, link);
+                let line = Line::Data(queue.clone(), Some(writing.clone()));
+                self.links().by_peer.insert(from, Link { id, address: String::new(), line });
                 known = Some(from);
             }
-            self.step(|machine, now| (machine.handle(from, message, now), ()));
+            self.step(|machine, now| (machine.handle(from, message.into(), now), ()));
         }
         self.broken(id);
         writing.shutdown();
     }
 
     /// A link has ended: forget it, and tell the machine in a moment.
-    fn broken(&self, id: u64) {
+    fn broken(&self, id: LinkId) {
         let mut links = self.links();
         let peers: Vec<Peer> = links.by_peer.iter().filter(|(_, l)| l.id == id).map(|(p, _)| *p).collect();
         for peer in peers {

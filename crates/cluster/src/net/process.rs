@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::config::Config;
+use super::control;
 use super::handshake::random;
 use super::membership::Memory;
 use super::node::{Machine, Node};
-use crate::coordinator::{Coordinator, Durable};
+use crate::coordinator::{Coordinator, Durable, Said};
 use crate::error::ClusterError;
 use crate::ids::{Clock, Peer, ServerId};
-use crate::message::{Counts, Join, Message, Outgoing, Role, Time};
+use crate::message::{Counts, FromMember, Join, Message, Outgoing, Role, Time};
 use crate::report::{Progress, Report, Standing, holds};
 use crate::rule::Registry;
 use crate::server::{Server, Source};
@@ -49,21 +50,18 @@ impl Machine for CoordinatorProcess {
         if !self.leads() {
             return Vec::new();
         }
-        match &message {
-            Message::AskStatus => return vec![(from, Message::Status(self.report(now)))],
-            Message::Heartbeat(h) => {
-                let told = self.told.entry(from).or_insert_with(|| Told {
-                    waiting_for: String::new(),
-                    clock: h.clock,
-                    counts: h.counts,
-                    at: now,
-                    since: (now, h.clock),
-                    began: now,
-                });
-                (told.waiting_for, told.clock, told.at) = (h.waiting_for.clone(), h.clock, now);
-                told.counts = h.counts;
-            }
-            _ => {}
+        let Message::FromMember(message) = message else { return Vec::new() };
+        if let FromMember::Heartbeat(h) = &message {
+            let told = self.told.entry(from).or_insert_with(|| Told {
+                waiting_for: String::new(),
+                clock: h.clock,
+                counts: h.counts,
+                at: now,
+                since: (now, h.clock),
+                began: now,
+            });
+            (told.waiting_for, told.clock, told.at) = (h.waiting_for.clone(), h.clock, now);
+            told.counts = h.counts;
         }
         let out = self.coordinator.handle(from, message, now);
         self.once_stored(out)
@@ -79,6 +77,10 @@ impl Machine for CoordinatorProcess {
 
     fn reconnected(&mut self, _peer: Peer, _now: Time) -> Vec<Outgoing> {
         Vec::new()
+    }
+
+    fn status(&mut self, now: Time) -> Option<Report> {
+        self.leads().then(|| self.report(now))
     }
 
     fn me(&self) -> Peer {
@@ -113,7 +115,8 @@ impl CoordinatorProcess {
 
     /// What must outlive a crash is stored before any message of the step leaves. A coordinator that cannot keep its
     /// promises over a crash makes none: what it would have said is asked for again.
-    fn once_stored(&mut self, out: Vec<Outgoing>) -> Vec<Outgoing> {
+    fn once_stored(&mut self, out: Vec<Said>) -> Vec<Outgoing> {
+        let out = out.into_iter().map(|(to, message)| (to, message.into())).collect();
         let durable = self.coordinator.durable();
         if self.stored.as_ref() == Some(durable) {
             return out;
@@ -394,7 +397,7 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
             made => made?,
         };
         let node = Node::new(process, membership.clone(), config.security.clone());
-        node.listen(listener);
+        node.coordinate(listener)?;
         if let Some(address) = &config.metrics {
             let served = super::metrics::serve(node.clone(), address);
             // Who led before on this host may still have the port; a cluster does not end for that.
@@ -449,7 +452,7 @@ pub fn start_coordinator(config: &mut Config) -> Result<Node<CoordinatorProcess>
     let membership = config.membership();
     let memory = membership.campaign(&address, &AtomicBool::new(false))?.expect("nobody ends it");
     let node = Node::new(CoordinatorProcess::new(config, memory)?, membership, config.security.clone());
-    node.listen(listener);
+    node.coordinate(listener)?;
     Ok(node)
 }
 
@@ -522,45 +525,21 @@ pub fn ending(config: &Config) -> Result<Arc<AtomicBool>, ClusterError> {
     Ok(end)
 }
 
-/// Asks a coordinator how things stand.
+/// Asks a coordinator how things stand. One that is not there yet, or not known yet, is waited for, but not for long.
 pub fn ask_status(config: &Config) -> Result<Report, ClusterError> {
-    struct Asks {
-        nonce: u64,
-        answer: Option<Report>,
-        next: Time,
-    }
-    impl Machine for Asks {
-        fn handle(&mut self, _from: Peer, message: Message, _now: Time) -> Vec<Outgoing> {
-            if let Message::Status(report) = message {
-                self.answer = Some(report);
+    const AT_MOST: Duration = Duration::from_secs(2);
+    let (membership, end) = (config.membership(), Instant::now() + AT_MOST);
+    loop {
+        let answer = match membership.coordinator() {
+            Some(address) => control::ask(&address, &config.security, AT_MOST),
+            None => Err(membership.problem().unwrap_or_else(|| "nobody is the coordinator".into())),
+        };
+        match answer {
+            Ok(report) => return Ok(report),
+            Err(problem) if Instant::now() >= end => {
+                return Err(ClusterError::Unreachable { seconds: AT_MOST.as_secs(), problem });
             }
-            Vec::new()
-        }
-        fn tick(&mut self, now: Time) -> Vec<Outgoing> {
-            if now < self.next {
-                return Vec::new();
-            }
-            // Again, since a coordinator may have to be found first.
-            self.next = now + Duration::from_millis(100);
-            vec![(Peer::Coordinator, Message::AskStatus)]
-        }
-        fn reconnected(&mut self, _peer: Peer, _now: Time) -> Vec<Outgoing> {
-            Vec::new()
-        }
-        fn me(&self) -> Peer {
-            Peer::Newcomer(self.nonce)
-        }
-        fn address(&self, _server: ServerId) -> Option<String> {
-            None
-        }
-        fn over(&self) -> bool {
-            self.answer.is_some()
+            Err(_) => std::thread::sleep(5 * LOOK),
         }
     }
-    let asks = Asks { nonce: u64::from_le_bytes(random()), answer: None, next: Time::ZERO };
-    let node = Node::new(asks, config.membership(), config.security.clone());
-    let report = node.wait(Duration::from_secs(2), |asks| asks.answer.take());
-    let problem = node.problem().unwrap_or_else(|| format!("{} does not answer", config.coordinator));
-    node.close();
-    report.ok_or(ClusterError::Unreachable { seconds: 2, problem })
 }

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::handshake::{self, Secret};
@@ -10,7 +11,19 @@ use super::handshake::{self, Secret};
 use super::tls::{Encrypted, Tls};
 
 /// How long a peer may take to prove itself.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The number of a connection in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkId(u64);
+
+impl LinkId {
+    /// One that no other connection has.
+    pub fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 /// How peers prove that they belong to the cluster: by its secret, by certificates, or by both.
 #[derive(Debug, Clone, Default)]

@@ -9,6 +9,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
+use tokio::net::TcpStream as AsyncSocket;
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use crate::error::ClusterError;
 
@@ -16,6 +18,7 @@ use crate::error::ClusterError;
 pub struct Tls {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    control: (TlsConnector, TlsAcceptor), // the same, and that HTTP/2 follows
 }
 
 impl std::fmt::Debug for Tls {
@@ -54,7 +57,11 @@ impl Tls {
         let client = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
         let client = client.map_err(|e| wrong(certificate, &e))?.with_root_certificates(roots);
         let client = client.with_client_auth_cert(own, secret()?).map_err(|e| wrong(certificate, &e))?;
-        Ok(Self { client: Arc::new(client), server: Arc::new(server) })
+        let (mut to, mut from) = (client.clone(), server.clone());
+        to.alpn_protocols = vec![b"h2".to_vec()];
+        from.alpn_protocols = vec![b"h2".to_vec()];
+        let control = (Arc::new(to).into(), Arc::new(from).into());
+        Ok(Self { client: Arc::new(client), server: Arc::new(server), control })
     }
 
     pub(super) fn accept(&self, socket: TcpStream) -> io::Result<Encrypted> {
@@ -63,11 +70,31 @@ impl Tls {
     }
 
     pub(super) fn connect(&self, socket: TcpStream, address: &str) -> io::Result<Encrypted> {
-        let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let connection = ClientConnection::new(self.client.clone(), name).map_err(io::Error::other)?;
+        let connection =
+            ClientConnection::new(self.client.clone(), host(address)?).map_err(io::Error::other)?;
         Encrypted::new(socket, connection.into())
     }
+
+    pub(super) async fn accept_control(
+        &self,
+        socket: AsyncSocket,
+    ) -> io::Result<server::TlsStream<AsyncSocket>> {
+        self.control.1.accept(socket).await
+    }
+
+    pub(super) async fn connect_control(
+        &self,
+        socket: AsyncSocket,
+        address: &str,
+    ) -> io::Result<client::TlsStream<AsyncSocket>> {
+        self.control.0.connect(host(address)?, socket).await
+    }
+}
+
+/// The name that a certificate must have.
+fn host(address: &str) -> io::Result<ServerName<'static>> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    ServerName::try_from(host.to_owned()).map_err(io::Error::other)
 }
 
 /// A socket under TLS that one thread reads while another writes. Neither waits for the socket with the lock held.

@@ -2,7 +2,7 @@
 //!
 //!  1. the sum of acknowledged pushes equals the parameter, exactly
 //!  2. an acknowledged push survives crashes of all but one of a chain
-//!  3. one primary per shard and epoch; nobody fenced acknowledges
+//!  3. one view per epoch, whoever coordinates; one primary per shard and epoch; nobody fenced acknowledges
 //!  4. the staleness bound on every read
 //!  5. progress while one worker lives; no parked pull is forgotten
 //!  6. a slot reads its own writes, and its reads never go back
@@ -16,10 +16,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use super::program::{Program, Set};
+use super::schedule::Node;
 use crate::ids::{Clock, Epoch, ServerId, SessionId, ShardId, Slot};
-use crate::message::{Answer, Message, Outcome, Outgoing};
+use crate::message::{Answer, Data, Message, Outcome, Outgoing};
 use crate::server::Server;
 use crate::state::{Pushed, Reads, State, Wants};
 use crate::sync::Sync;
@@ -49,6 +51,7 @@ pub struct Checks {
     acknowledged: Vec<Vec<Set>>, // by shard and slot: pushes that a worker was told are in
     seen: BTreeMap<(SessionId, Slot), Vec<Vec<Set>>>, // by reader: what it has read, by shard and slot
     begun: BTreeMap<(SessionId, Slot), Vec<Vec<Set>>>, // what was acknowledged when a call began
+    views: BTreeMap<Epoch, Arc<View>>, // that somebody has adopted
     primaries: BTreeMap<(ShardId, Epoch), ServerId>,
     newest_head: BTreeMap<ShardId, (Epoch, ServerId)>,
     hashes: BTreeMap<(ShardId, u64), u64>, // of committed states
@@ -71,6 +74,7 @@ impl Checks {
             acknowledged: vec![vec![0; n_slots]; n_shards],
             seen: BTreeMap::new(),
             begun: BTreeMap::new(),
+            views: BTreeMap::new(),
             primaries: BTreeMap::new(),
             newest_head: BTreeMap::new(),
             hashes: BTreeMap::new(),
@@ -198,7 +202,8 @@ impl Checks {
             }
         }
         for (to, message) in out {
-            let Message::Answer(Answer { epoch, shard, outcome: Outcome::Done(_), .. }) = message else {
+            let Message::Data(Data::Answer(Answer { epoch, shard, outcome: Outcome::Done(_), .. })) = message
+            else {
                 continue;
             };
             let first = *self.primaries.entry((*shard, *epoch)).or_insert(id);
@@ -213,6 +218,14 @@ impl Checks {
             })?;
         }
         Ok(())
+    }
+
+    /// A process acts by this view. Two coordinators at once must not have made two of the same number.
+    pub fn adopted(&mut self, who: Node, view: &Arc<View>) -> Result<(), Violation> {
+        let first = self.views.entry(view.epoch).or_insert_with(|| view.clone()).clone();
+        self.ensure(3, first == *view, || {
+            format!("{who} adopts another {} than others: {view:?} instead of {first:?}", view.epoch)
+        })
     }
 
     /// A new view was made: every shard has one place, and nobody holds it twice.

@@ -6,6 +6,7 @@
 //! a promise is made smaller by [`minimise`] and printed.
 
 pub mod check;
+mod election;
 mod program;
 mod schedule;
 mod world;

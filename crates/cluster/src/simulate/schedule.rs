@@ -35,8 +35,8 @@ impl Draw {
 /// One process of the simulated cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Node {
-    /// The coordinator.
-    Coordinator,
+    /// A coordinator, by number. When there are several, they elect one of them.
+    Coordinator(u32),
     /// A server, by number.
     Server(u32),
     /// A worker, by number.
@@ -76,6 +76,8 @@ pub struct Schedule {
     pub seed: u64,
     /// The consistency.
     pub sync: Sync,
+    /// Coordinators: one that remembers in a file, or several that elect one.
+    pub n_coordinators: u32,
     /// Workers at the start.
     pub n_workers: u32,
     /// Servers at the start.
@@ -105,6 +107,7 @@ impl Schedule {
     /// The schedule of a seed.
     pub fn new(seed: u64) -> Self {
         let mut d = Draw::new(seed, 1);
+        let mut elections = Draw::new(seed, 3);
         let n_slots = 2 + d.below(4) as u32;
         let sync = match d.below(5) {
             0 | 1 => Sync::Bsp,
@@ -117,6 +120,7 @@ impl Schedule {
         let mut schedule = Self {
             seed,
             sync,
+            n_coordinators: if elections.below(4) == 0 { 2 } else { 1 },
             n_workers,
             n_servers,
             n_shards: 1 + d.below(3) as u32,
@@ -129,6 +133,9 @@ impl Schedule {
             faults: Vec::new(),
         };
         let mut faults: Vec<Fault> = (0..d.below(10)).map(|_| schedule.fault(&mut d)).collect();
+        if schedule.n_coordinators > 1 {
+            faults.extend((0..=elections.below(4)).map(|_| schedule.deposing(&mut elections)));
+        }
         faults.sort_by_key(|f| f.at);
         schedule.faults = faults;
         schedule
@@ -144,9 +151,21 @@ impl Schedule {
             9 => What::Arrive(Node::Worker(self.n_workers + d.below(2) as u32)),
             10 => What::Arrive(Node::Server(self.n_servers)),
             _ => What::Leave(match self.node(d) {
-                Node::Coordinator => Node::Worker(0),
+                Node::Coordinator(_) => Node::Worker(0),
                 other => other,
             }),
+        };
+        Fault { at, what }
+    }
+
+    /// Something that may cost a coordinator its place.
+    fn deposing(&self, d: &mut Draw) -> Fault {
+        let (at, length) = (d.below(CHAOS), 100 + d.below(900));
+        let node = Node::Coordinator(d.below(u64::from(self.n_coordinators)) as u32);
+        let what = match d.below(4) {
+            0 => What::Crash(node, length),
+            1 => What::Partition(vec![node], length),
+            _ => What::Pause(node, length),
         };
         Fault { at, what }
     }
@@ -154,7 +173,7 @@ impl Schedule {
     /// Servers are hit most: they have most to lose.
     fn node(&self, d: &mut Draw) -> Node {
         match d.below(10) {
-            0 => Node::Coordinator,
+            0 => Node::Coordinator(0),
             1..=3 => Node::Worker(d.below(u64::from(self.n_workers)) as u32),
             _ => Node::Server(d.below(u64::from(self.n_servers)) as u32),
         }
@@ -170,7 +189,7 @@ impl Schedule {
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Node::Coordinator => write!(f, "coordinator"),
+            Node::Coordinator(i) => write!(f, "coordinator-{i}"),
             Node::Server(i) => write!(f, "server-{i}"),
             Node::Worker(i) => write!(f, "worker-{i}"),
         }
@@ -181,8 +200,9 @@ impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{}, {} workers, {} servers, {} shards, {} slots, {} replicas, {} clocks",
+            "{}, {} coordinators, {} workers, {} servers, {} shards, {} slots, {} replicas, {} clocks",
             self.sync,
+            self.n_coordinators,
             self.n_workers,
             self.n_servers,
             self.n_shards,

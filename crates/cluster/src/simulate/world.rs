@@ -4,12 +4,16 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use prost::Message as _;
+
 use super::check::{Checks, Violation};
+use super::election::{self, Store, Term};
 use super::program::Program;
 use super::schedule::{Draw, Node, Schedule, What};
-use crate::coordinator::{Coordinator, Durable, Size};
+use crate::control::{self, proto};
+use crate::coordinator::{Coordinator, Durable, Said, Size};
 use crate::error::Refusal;
-use crate::ids::{Clock, Peer, SessionId, ShardId, Slot};
+use crate::ids::{Clock, Epoch, Peer, SessionId, ShardId, Slot};
 use crate::mechanisms::Mechanisms;
 use crate::message::{Join, Message, Outgoing, Role, Time};
 use crate::server::{Server, Source};
@@ -43,15 +47,25 @@ struct Process {
     paused_until: u64,
     offset: u64,    // of its clock, in microseconds
     per_mille: u64, // the speed of its clock
+    adopted: Epoch, // the view by which it was last seen to act
     leaving: bool,  // it has asked to go
     gone: bool,     // it was let go and does not come back
 }
 
 enum Machine {
     Down,
-    Coordinator(Box<Coordinator>),
+    Candidate,
+    Coordinator(Box<Leader>),
     Server(Box<Server>),
     Worker(Box<Session>, BTreeMap<Slot, Vec<Reads>>),
+}
+
+/// The coordinator, for as long as it leads.
+struct Leader {
+    coordinator: Coordinator,
+    stored: Durable,                // as far as it knows
+    election: Option<(Term, Time)>, // until when it believes to lead, by its own clock
+    storing: Option<Vec<Outgoing>>, // what it says once the store has answered; it does nothing before
 }
 
 enum Happening {
@@ -60,6 +74,8 @@ enum Happening {
     Fault(usize),
     Lost,
     Restart(Node),
+    Stored(Node, u64),
+    Named(Node, u64),
     Computed { node: Node, life: u64, slot: Slot, clock: Clock },
 }
 
@@ -73,7 +89,7 @@ pub struct World {
     draw: Draw,
     processes: BTreeMap<Node, Process>,
     addresses: BTreeMap<Peer, (Node, u64)>,
-    disk: Durable,
+    store: Store,
     storage: Storage,
     lives: u64,
     checks: Checks,
@@ -129,14 +145,15 @@ impl World {
             draw: Draw::new(schedule.seed, 2),
             processes: BTreeMap::new(),
             addresses: BTreeMap::new(),
-            disk: coordinator.durable().clone(),
+            store: Store::new(coordinator.durable().clone(), mechanisms.store_fencing),
             storage: Storage::default(),
             lives: 0,
             checks,
             events: 0,
         };
         let servers = (0..schedule.n_servers).map(Node::Server);
-        for node in servers.chain((0..schedule.n_workers).map(Node::Worker)).chain([Node::Coordinator]) {
+        let workers = (0..schedule.n_workers).map(Node::Worker);
+        for node in servers.chain(workers).chain((0..schedule.n_coordinators).map(Node::Coordinator)) {
             world.add(node);
         }
         for (i, fault) in schedule.faults.iter().enumerate() {
@@ -179,6 +196,7 @@ impl World {
             paused_until: 0,
             offset,
             per_mille,
+            adopted: Epoch(0),
             leaving: false,
             gone: false,
         };
@@ -194,12 +212,8 @@ impl World {
         let join =
             |role| Join { role, nonce: life, name: node.to_string(), address: String::new(), restored: None };
         let machine = match node {
-            Node::Coordinator => Machine::Coordinator(Box::new(Coordinator::recover(
-                size(&self.schedule),
-                TIMING,
-                self.disk.clone(),
-                now,
-            ))),
+            Node::Coordinator(_) if self.schedule.n_coordinators > 1 => Machine::Candidate,
+            Node::Coordinator(_) => Machine::Coordinator(self.leader(now, None)),
             Node::Server(_) => {
                 let storage = self.storage.clone();
                 let source: Source = Arc::new(move |shard, clock| {
@@ -216,10 +230,17 @@ impl World {
         let process = self.processes.get_mut(&node).expect("it was added");
         (process.life, process.machine, process.leaving) = (life, machine, false);
         self.addresses.insert(Peer::Newcomer(life), (node, life));
-        if node == Node::Coordinator {
+        if let Machine::Coordinator(_) = self.processes[&node].machine {
             self.addresses.insert(Peer::Coordinator, (node, life));
         }
         self.push(self.now + life % 7 * MS, Happening::Tick(node, life));
+    }
+
+    /// A coordinator that goes on from what is stored.
+    fn leader(&self, now: Time, election: Option<(Term, Time)>) -> Box<Leader> {
+        let durable = self.store.durable().clone();
+        let coordinator = Coordinator::recover(size(&self.schedule), TIMING, durable.clone(), now);
+        Box::new(Leader { coordinator, stored: durable, election, storing: None })
     }
 
     /// The time on a process's own clock.
@@ -237,8 +258,15 @@ impl World {
                     self.start(node);
                 }
             }
+            Happening::Named(node, life) => {
+                let process = &self.processes[&node];
+                if process.life == life && matches!(process.machine, Machine::Coordinator(_)) {
+                    self.addresses.insert(Peer::Coordinator, (node, life));
+                }
+            }
             Happening::Deliver { to, life, .. }
             | Happening::Tick(to, life)
+            | Happening::Stored(to, life)
             | Happening::Computed { node: to, life, .. } => {
                 let process = &self.processes[&to];
                 if process.life != life || matches!(process.machine, Machine::Down) {
@@ -247,6 +275,14 @@ impl World {
                 if process.paused_until > self.now {
                     let at = process.paused_until;
                     self.push(at, happening);
+                    return Ok(());
+                }
+                if let Happening::Stored(..) = happening {
+                    return self.stored(to);
+                }
+                // It waits for the store, and for nothing else.
+                if matches!(&process.machine, Machine::Coordinator(leader) if leader.storing.is_some()) {
+                    self.push(self.now + MS, happening);
                     return Ok(());
                 }
                 return self.act(to, happening);
@@ -258,15 +294,19 @@ impl World {
     /// One step of one process.
     fn act(&mut self, node: Node, happening: Happening) -> Result<(), Violation> {
         let now = self.local(node);
+        let tick = matches!(happening, Happening::Tick(..));
+        if let Node::Coordinator(_) = node {
+            self.elect(node, tick);
+        }
         let process = self.processes.get_mut(&node).expect("looked up above");
         let life = process.life;
         let mut events = Vec::new();
-        let tick = matches!(happening, Happening::Tick(..));
         let out = match (&mut process.machine, happening) {
-            (Machine::Coordinator(c), Happening::Deliver { from, message, .. }) => {
-                c.handle(from, message, now)
-            }
-            (Machine::Coordinator(c), _) => c.tick(now),
+            (Machine::Coordinator(c), Happening::Deliver { from, message, .. }) => match message {
+                Message::FromMember(message) => said(c.coordinator.handle(from, message, now)),
+                _ => Vec::new(),
+            },
+            (Machine::Coordinator(c), _) => said(c.coordinator.tick(now)),
             (Machine::Server(s), Happening::Deliver { from, message, .. }) => s.handle(from, message, now),
             (Machine::Server(s), _) => s.tick(now),
             (Machine::Worker(s, _), Happening::Deliver { from, message, .. }) => {
@@ -284,12 +324,13 @@ impl World {
                 }
             }
             (Machine::Worker(s, _), _) => s.tick(now),
-            (Machine::Down, _) => Vec::new(),
+            (Machine::Down | Machine::Candidate, _) => Vec::new(),
         };
         if tick {
             self.push(self.now + TICK, Happening::Tick(node, life));
         }
         self.look(node, &out)?;
+        let out = self.once_stored(node, out)?;
         self.send(node, out);
         for event in events {
             self.worker_event(node, event)?;
@@ -301,17 +342,12 @@ impl World {
     fn look(&mut self, node: Node, out: &[Outgoing]) -> Result<(), Violation> {
         let process = self.processes.get_mut(&node).expect("it has just acted");
         match &mut process.machine {
-            Machine::Coordinator(c) => {
-                if c.view().epoch != self.disk.view.epoch {
-                    self.checks.view(c.view())?;
-                }
-                let lost = c.view().lost().is_some() && self.disk.view.lost().is_none();
-                self.disk = c.durable().clone();
-                if lost {
-                    self.push(self.now, Happening::Lost);
-                }
-            }
+            Machine::Coordinator(_) | Machine::Candidate => {}
             Machine::Server(s) => {
+                if s.view().epoch != process.adopted {
+                    process.adopted = s.view().epoch;
+                    self.checks.adopted(node, s.view())?;
+                }
                 self.checks.server(s, out)?;
                 for (shard, snapshot) in s.take_snapshots() {
                     let state = State::restored(self.plan.clone(), snapshot.clone());
@@ -328,12 +364,94 @@ impl World {
                 }
             }
             Machine::Worker(s, _) => {
+                if s.view().epoch != process.adopted {
+                    process.adopted = s.view().epoch;
+                    self.checks.adopted(node, s.view())?;
+                }
                 if let Some(id) = s.id() {
                     self.addresses.insert(Peer::Worker(id), (node, process.life));
                 }
             }
             Machine::Down => {}
         }
+        Ok(())
+    }
+
+    /// A candidate tries to lead; a leader that cannot be sure of its place gives it up.
+    fn elect(&mut self, node: Node, tick: bool) {
+        let now = self.local(node);
+        // Short of the lease by more than two clocks may differ in speed.
+        let believed = now + Duration::from_micros(election::LEASE - election::LEASE / 10);
+        let reaches = !self.cut_off(node);
+        let (life, machine) = {
+            let process = self.processes.get_mut(&node).expect("looked up above");
+            (process.life, &mut process.machine)
+        };
+        match machine {
+            Machine::Candidate if tick && reaches => {
+                let Some(term) = self.store.campaign(self.now) else { return };
+                let leader = self.leader(now, Some((term, believed)));
+                self.processes.get_mut(&node).expect("looked up above").machine =
+                    Machine::Coordinator(leader);
+                // The others hear of it, each in its time.
+                let at = self.now + self.draw.below(50 * MS);
+                self.push(at, Happening::Named(node, life));
+            }
+            Machine::Coordinator(leader) => {
+                let Some((term, until)) = &mut leader.election else { return };
+                // Who was late to ask stays deposed, whatever the store says.
+                let in_time = now < *until;
+                if in_time && tick && reaches && self.store.keep_alive(*term, self.now) {
+                    *until = believed;
+                } else if !in_time || (tick && reaches) {
+                    *machine = Machine::Candidate;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What a coordinator says leaves it once what it must remember is stored: in a file at once, in a store that others
+    /// write too after a while.
+    fn once_stored(&mut self, node: Node, out: Vec<Outgoing>) -> Result<Vec<Outgoing>, Violation> {
+        let process = self.processes.get_mut(&node).expect("it has just acted");
+        let life = process.life;
+        let Machine::Coordinator(leader) = &mut process.machine else { return Ok(out) };
+        if *leader.coordinator.durable() == leader.stored {
+            return Ok(out);
+        }
+        leader.storing = Some(out);
+        if leader.election.is_none() {
+            self.stored(node)?;
+            return Ok(Vec::new());
+        }
+        let at = self.now + self.draw.below(4 * MS) + if self.draw.happens(100) { 200 * MS } else { 0 };
+        self.push(at, Happening::Stored(node, life));
+        Ok(Vec::new())
+    }
+
+    /// What a coordinator must remember reaches the store.
+    fn stored(&mut self, node: Node) -> Result<(), Violation> {
+        let process = self.processes.get_mut(&node).expect("it waits for this");
+        let Machine::Coordinator(leader) = &mut process.machine else { return Ok(()) };
+        let Some(out) = leader.storing.take() else { return Ok(()) };
+        let (durable, before) = (leader.coordinator.durable().clone(), leader.stored.view.clone());
+        leader.stored = durable.clone();
+        let term = leader.election.map(|(term, _)| term);
+        if term.is_some_and(|term| !self.store.write(term, &durable, self.now)) {
+            process.machine = Machine::Candidate;
+            return Ok(());
+        }
+        if term.is_none() {
+            self.store.replace(durable.clone());
+        }
+        if durable.view.epoch != before.epoch {
+            self.checks.view(&durable.view)?;
+        }
+        if durable.view.lost().is_some() && before.lost().is_none() {
+            self.push(self.now, Happening::Lost);
+        }
+        self.send(node, out);
         Ok(())
     }
 
@@ -383,7 +501,7 @@ impl World {
             Machine::Coordinator(_) => Peer::Coordinator,
             Machine::Server(s) => s.id().map_or(Peer::Newcomer(self.processes[&from].life), Peer::Server),
             Machine::Worker(s, _) => s.id().map_or(Peer::Newcomer(self.processes[&from].life), Peer::Worker),
-            Machine::Down => return,
+            Machine::Down | Machine::Candidate => return,
         };
         let healed = self.now >= HEALED;
         for (to, message) in out {
@@ -405,8 +523,9 @@ impl World {
                 let message = if self.schedule.seed.is_multiple_of(4) {
                     carried(sender, &message)
                 } else {
-                    message.clone()
+                    Some(message.clone())
                 };
+                let Some(message) = message else { continue };
                 self.push(at, Happening::Deliver { from: sender, to: node, life, message });
             }
         }
@@ -421,6 +540,16 @@ impl World {
                 What::Cut(a, b, ms) => during(*ms) && (from, to) == (*a, *b),
                 _ => false,
             }
+        })
+    }
+
+    /// Whether a process does not reach the store now, which is on nobody's side.
+    fn cut_off(&self, node: Node) -> bool {
+        self.schedule.faults.iter().any(|fault| match &fault.what {
+            What::Partition(side, ms) => {
+                side.contains(&node) && (fault.at * MS..(fault.at + ms) * MS).contains(&self.now)
+            }
+            _ => false,
         })
     }
 
@@ -482,9 +611,9 @@ impl World {
             self.processes.iter().filter(|(n, p)| matches!(n, Node::Server(_)) && !p.gone).count();
         let size = Size { n_servers, ..size(&self.schedule) };
         self.schedule.n_servers = n_servers as u32;
-        let coordinator = Coordinator::new(size, TIMING, restored, Some(&self.disk));
-        self.disk = coordinator.durable().clone();
-        self.checks.restored(clock, self.disk.view.epoch, SessionId(self.disk.next_id));
+        let durable = Coordinator::new(size, TIMING, restored, Some(self.store.durable())).durable().clone();
+        self.checks.restored(clock, durable.view.epoch, SessionId(durable.next_id));
+        self.store.replace(durable);
         let nodes: Vec<Node> =
             self.processes.keys().copied().filter(|n| !matches!(n, Node::Worker(_))).collect();
         for node in nodes {
@@ -495,9 +624,10 @@ impl World {
 
     /// The head's state of a shard, in the newest view.
     fn head_state(&self, shard: ShardId) -> Option<&State> {
-        let head = self.disk.view.head(shard)?;
+        let view = &self.store.durable().view;
+        let head = view.head(shard)?;
         self.processes.values().find_map(|p| match &p.machine {
-            Machine::Server(s) if s.id() == Some(head) && s.view().epoch == self.disk.view.epoch => {
+            Machine::Server(s) if s.id() == Some(head) && s.view().epoch == view.epoch => {
                 s.replicas().find(|(id, _)| *id == shard)?.1.state()
             }
             _ => None,
@@ -529,16 +659,36 @@ impl World {
             Machine::Down => Some(format!("{node} is down")),
             _ => None,
         });
-        format!("{}; {:?}", waits.collect::<Vec<_>>().join("; "), self.disk.view)
+        format!("{}; {:?}", waits.collect::<Vec<_>>().join("; "), self.store.durable().view)
     }
 }
 
-/// A message as it is after its way through the wire format.
-fn carried(from: Peer, message: &Message) -> Message {
-    let mut bytes = Vec::new();
-    wire::Frame::new(from, message).write(&mut bytes).expect("memory takes everything");
-    let read = wire::read(&mut &bytes[..], &wire::Limits::default()).expect("what was written can be read");
-    read.expect("a frame was written").1
+fn said(out: Vec<Said>) -> Vec<Outgoing> {
+    out.into_iter().map(|(to, message)| (to, message.into())).collect()
+}
+
+/// A message as it is after its way through its wire format. Nothing when its sender is no member any more.
+fn carried(from: Peer, message: &Message) -> Option<Message> {
+    match message {
+        Message::Data(data) => {
+            let mut bytes = Vec::new();
+            wire::Frame::new(from, data).write(&mut bytes).expect("memory takes everything");
+            let read = wire::read(&mut &bytes[..], &wire::Limits::default());
+            let (_, data) = read.expect("what was written can be read").expect("a frame was written");
+            Some(data.into())
+        }
+        Message::FromMember(said) => {
+            let bytes = control::from_member(from, said)?.encode_to_vec();
+            let read = proto::FromMember::decode(&bytes[..]).expect("what was written can be read");
+            let (_, said) = control::read_from_member(read).expect("nothing is missing");
+            Some(said.into())
+        }
+        Message::ToMember(told) => {
+            let bytes = control::to_member(told).encode_to_vec();
+            let read = proto::ToMember::decode(&bytes[..]).expect("what was written can be read");
+            Some(control::read_to_member(read).expect("nothing is missing").into())
+        }
+    }
 }
 
 fn size(schedule: &Schedule) -> Size {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::codec::{Reader, Wire, WireError};
 use super::{Claimed, Frame, HEADER, KeySets, Limits, MAGIC};
 use crate::ids::Peer;
-use crate::message::Message;
+use crate::message::Data;
 use crate::ring::{Inlet, Outlet};
 use crate::table::Values;
 
@@ -181,7 +181,7 @@ impl Incoming {
     }
 
     /// Reads until a message is whole. `None` is an end between two frames.
-    pub fn read(&mut self, from: &mut impl Read) -> io::Result<Option<(Peer, Message)>> {
+    pub fn read(&mut self, from: &mut impl Read) -> io::Result<Option<(Peer, Data)>> {
         loop {
             let mut start = [0; CHUNK_HEADER];
             if !fill(from, &mut start)? {
@@ -249,15 +249,15 @@ impl Incoming {
         Ok(lane)
     }
 
-    fn finish(&mut self, lane: u8, begun: Begun) -> Result<(Peer, Message), WireError> {
+    fn finish(&mut self, lane: u8, begun: Begun) -> Result<(Peer, Data), WireError> {
         let keys = self.keys.entry(lane).or_default();
         let arrays = begun.arrays.clone().into();
         let mut r = Reader { text: &begun.text, arrays, keys: std::mem::take(keys) };
-        let (from, message) = (Peer::get(&mut r)?, Message::get(&mut r)?);
+        let (from, message) = (Peer::get(&mut r)?, Data::get(&mut r)?);
         r.end()?;
         *keys = r.keys;
         // What a newcomer is sent stays with it: there is nothing to use again.
-        if !matches!(message, Message::Install { .. }) {
+        if !matches!(message, Data::Install { .. }) {
             self.spare.keep(begun.arrays);
         }
         Ok((from, message))

@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use thiserror::Error;
 
@@ -186,15 +185,6 @@ impl Wire for usize {
     fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let n = u64::get(r)?;
         usize::try_from(n).map_err(|_| WireError::Unknown { what: "size", got: n })
-    }
-}
-
-impl Wire for Duration {
-    fn put(&self, w: &mut Writer) {
-        u64::try_from(self.as_nanos()).unwrap_or(u64::MAX).put(w);
-    }
-    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
-        u64::get(r).map(Duration::from_nanos)
     }
 }
 

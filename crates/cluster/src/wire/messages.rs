@@ -1,4 +1,5 @@
-//! The layout of every message: one line each, in the order of their bytes.
+//! The layout of every message of the data plane, and of what a coordinator remembers: one line each, in the order of
+//! their bytes.
 
 use std::sync::Arc;
 
@@ -8,8 +9,7 @@ use crate::codec::{Codec, Encoded};
 use crate::coordinator::Durable;
 use crate::error::Refusal;
 use crate::ids::{CallId, Epoch, Peer, ServerId, SessionId, ShardId, Slot, TableId};
-use crate::message::{Answer, Call, Counts, Done, Heartbeat, Join, Message, Outcome, Role};
-use crate::report::{Progress, Report, Standing};
+use crate::message::{Answer, Call, Data, Done, Outcome};
 use crate::rule::Rule;
 use crate::state::{Pushed, Record, Sent};
 use crate::table::{Contents, Delta, Form, Init, PartSpec, Want};
@@ -18,19 +18,12 @@ use crate::view::{Chain, Member, View};
 wire!(tuple ServerId SessionId ShardId Slot Epoch TableId CallId);
 wire!(enum Peer, "peer" { 0 Coordinator, 1 Server(id), 2 Worker(id), 3 Newcomer(nonce) });
 
-wire!(enum Message, "message" {
+wire!(enum Data, "message" {
     0 Call(call),
     1 Answer(answer),
     2 Replicate { epoch, shard, index, record },
     3 Replicated { epoch, shard, index },
-    4 Install { epoch, shard, state },
-    5 Join(join),
-    6 Welcome { nonce, you },
-    7 Heartbeat(heartbeat),
-    8 Grant { lease, view },
-    9 Expelled,
-    10 AskStatus,
-    11 Status(report)
+    4 Install { epoch, shard, state }
 });
 
 wire!(struct Call { epoch, shard, id, slot, clock, create, push, pull, fresh });
@@ -38,13 +31,6 @@ wire!(struct Answer { epoch, shard, id, outcome });
 wire!(enum Outcome, "outcome" { 0 Done(done), 1 Fenced, 2 Refused(refusal) });
 wire!(struct Done { pushed, reads, version, mark });
 wire!(enum Pushed, "end of a push" { 0 Applied, 1 Duplicate, 2 Stale });
-wire!(struct Join { role, nonce, name, address, restored });
-wire!(enum Role, "role" { 0 Server, 1 Worker });
-wire!(struct Heartbeat { epoch, sent, caught_up, leaving, waiting_for, clock, counts });
-wire!(struct Report { epoch, n_shards, n_slots, members });
-wire!(struct Standing { name, role, holds, told });
-wire!(struct Progress { clock, speed, counts, lived, silence, waiting_for });
-wire!(struct Counts { received, sent, waited, staleness });
 
 wire!(struct View { epoch, servers, workers, shards, slots, restored });
 wire!(struct Durable { view, next_id, yielding, begun });

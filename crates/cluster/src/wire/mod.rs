@@ -29,12 +29,12 @@ use std::io::{self, Read, Write};
 use codec::Array;
 
 use crate::ids::Peer;
-use crate::message::Message;
+use crate::message::Data;
 
 /// The bytes of a header.
 pub const HEADER: usize = 32;
 const MAGIC: [u8; 4] = *b"THWG";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What a frame may claim at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,9 +54,9 @@ impl Default for Limits {
 }
 
 /// Frames of one lane stay in order; a frame of a lower lane goes first, even between two chunks of another.
-/// What concerns no shard has a lane of its own, and the first shards hold the first layers.
-fn lane(message: &Message) -> u8 {
-    message.shard().map_or(0, |shard| 1 + (shard.0 % 255) as u8)
+/// The first shards hold the first layers.
+fn lane(message: &Data) -> u8 {
+    (message.shard().0 % 256) as u8
 }
 
 /// A message ready to be sent: its bytes, and the arrays that follow them.
@@ -69,13 +69,13 @@ pub struct Frame {
 
 impl Frame {
     /// The frame of a message from this peer, over a connection on which nothing was sent before.
-    pub fn new(from: Peer, message: &Message) -> Self {
+    pub fn new(from: Peer, message: &Data) -> Self {
         Self::after(&mut BTreeMap::new(), from, message)
     }
 
     /// The frame of a message from this peer, after others that have left these key sets, by lane, with the
     /// receiver.
-    pub fn after(sent: &mut BTreeMap<u8, KeySets>, from: Peer, message: &Message) -> Self {
+    pub fn after(sent: &mut BTreeMap<u8, KeySets>, from: Peer, message: &Data) -> Self {
         let lane = lane(message);
         let keys = sent.entry(lane).or_default();
         let mut w = Writer { keys: std::mem::take(keys), ..Writer::default() };
@@ -120,7 +120,7 @@ impl Frame {
 }
 
 /// Reads one message, the first on a connection. `None` is an end between two frames.
-pub fn read(from: &mut impl Read, limits: &Limits) -> io::Result<Option<(Peer, Message)>> {
+pub fn read(from: &mut impl Read, limits: &Limits) -> io::Result<Option<(Peer, Data)>> {
     Incoming::new(*limits).read(from)
 }
 

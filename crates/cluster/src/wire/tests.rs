@@ -13,15 +13,20 @@ fn bytes(frame: Frame) -> Vec<u8> {
     out
 }
 
-fn back(bytes: &[u8]) -> io::Result<Option<(Peer, Message)>> {
+fn back(bytes: &[u8]) -> io::Result<Option<(Peer, Data)>> {
     read(&mut &*bytes, &Limits::default())
 }
 
-fn call() -> Message {
+/// Without arrays.
+fn small(shard: u32) -> Data {
+    Data::Replicated { epoch: Epoch(1), shard: ShardId(shard), index: 9 }
+}
+
+fn call() -> Data {
     let rows = Delta::Rows(Arc::new(vec![3, 9]), Arc::new(vec![1.0, 2.0, 3.0, 4.0]));
     let dense = Delta::Dense(Arc::new(vec![0.5; 1000]));
     let push = Update::from([(TableId(0), dense), (TableId(1), rows)]);
-    Message::Call(Call {
+    Data::Call(Call {
         epoch: Epoch(7),
         shard: ShardId(1),
         id: CallId(99),
@@ -50,7 +55,7 @@ fn empty_arrays_and_empty_messages_pass() {
     let reads = Reads::from([(TableId(0), Values::default()), (TableId(1), Arc::new(vec![1.0]))]);
     let done = Done { pushed: None, reads: Some(reads), version: 1, mark: 2 };
     let answer = Answer { epoch: Epoch(1), shard: ShardId(0), id: CallId(1), outcome: Outcome::Done(done) };
-    for message in [Message::Answer(answer), Message::Expelled] {
+    for message in [Data::Answer(answer), small(1)] {
         let (_, again) = back(&bytes(Frame::new(Peer::Server(ServerId(1)), &message))).unwrap().unwrap();
         assert_eq!(format!("{again:?}"), format!("{message:?}"));
     }
@@ -73,7 +78,7 @@ fn a_frame_cut_anywhere_or_changed_anywhere_before_its_data_is_refused() {
 
 #[test]
 fn a_claim_beyond_the_limits_is_refused_before_memory_is_asked_for() {
-    let mut header = bytes(Frame::new(Peer::Coordinator, &Message::Expelled));
+    let mut header = bytes(Frame::new(Peer::Coordinator, &small(1)));
     header[16..24].copy_from_slice(&(1u64 << 60).to_le_bytes());
     let e = back(&header).unwrap_err().to_string();
     assert!(e.contains("data of 1152921504606846976 bytes"), "{e}");
@@ -85,7 +90,7 @@ fn a_claim_beyond_the_limits_is_refused_before_memory_is_asked_for() {
 /// A small fuzzer that runs everywhere: text with a right checksum and random changes.
 #[test]
 fn random_text_never_panics() {
-    let seeds = [call(), Message::Expelled];
+    let seeds = [call(), small(1)];
     for round in 0..20_000u64 {
         let whole = bytes(Frame::new(Peer::Worker(SessionId(5)), &seeds[round as usize % 2]));
         let arrays = u32::from_le_bytes(whole[8..12].try_into().unwrap()) as usize;
@@ -103,23 +108,23 @@ fn random_text_never_panics() {
         }
         let arrays: VecDeque<Values> = (0..arrays).map(|_| Values::default()).collect();
         let mut r = Reader { text: &text, arrays, keys: KeySets::default() };
-        if let Err(e) = Peer::get(&mut r).and_then(|_| Message::get(&mut r)) {
+        if let Err(e) = Peer::get(&mut r).and_then(|_| Data::get(&mut r)) {
             assert!(!e.to_string().is_empty(), "round {round}");
         }
     }
 }
 
-fn answer(shard: u32, values: &Values) -> Message {
+fn answer(shard: u32, values: &Values) -> Data {
     let reads = Some(Reads::from([(TableId(0), values.clone())]));
     let done = Done { pushed: None, reads, version: 1, mark: 2 };
     let (epoch, shard, id) = (Epoch(1), ShardId(shard), CallId(1));
-    Message::Answer(Answer { epoch, shard, id, outcome: Outcome::Done(done) })
+    Data::Answer(Answer { epoch, shard, id, outcome: Outcome::Done(done) })
 }
 
-fn shards(mut incoming: Incoming, mut bytes: &[u8]) -> Vec<(Option<u32>, Message)> {
+fn shards(mut incoming: Incoming, mut bytes: &[u8]) -> Vec<(u32, Data)> {
     let mut found = Vec::new();
     while let Some((_, message)) = incoming.read(&mut bytes).unwrap() {
-        found.push((message.shard().map(|s| s.0), message));
+        found.push((message.shard().0, message));
     }
     found
 }
@@ -139,14 +144,14 @@ fn lower_lanes_pass_between_the_chunks_of_higher_ones() {
     lanes.add(Frame::new(server, &answer(2, &values)));
     lanes.add(Frame::new(server, &answer(5, &values)));
     lanes.write(&mut out).unwrap();
-    lanes.add(Frame::new(server, &Message::Expelled));
+    lanes.add(Frame::new(server, &small(0)));
     while !lanes.is_empty() {
         lanes.write(&mut out).unwrap();
     }
     let found = shards(Incoming::new(Limits::default()), &out);
-    assert_eq!(found.iter().map(|(shard, _)| *shard).collect::<Vec<_>>(), [None, Some(2), Some(5), Some(5)]);
+    assert_eq!(found.iter().map(|(shard, _)| *shard).collect::<Vec<_>>(), [0, 2, 5, 5]);
     for (_, message) in &found[1..] {
-        let Message::Answer(Answer { outcome: Outcome::Done(done), .. }) = message else { panic!() };
+        let Data::Answer(Answer { outcome: Outcome::Done(done), .. }) = message else { panic!() };
         let got = &done.reads.as_ref().unwrap()[&TableId(0)];
         assert!(got.iter().map(|v| v.to_bits()).eq(values.iter().map(|v| v.to_bits())));
     }
@@ -157,7 +162,7 @@ fn memory_of_a_large_array_is_used_again_once_nobody_reads_it() {
     let frame = || bytes(Frame::new(Peer::Server(ServerId(1)), &answer(0, &large())));
     let mut incoming = Incoming::new(Limits::default());
     let mut next = || {
-        let Some((_, Message::Answer(Answer { outcome: Outcome::Done(done), .. }))) =
+        let Some((_, Data::Answer(Answer { outcome: Outcome::Done(done), .. }))) =
             incoming.read(&mut &frame()[..]).unwrap()
         else {
             panic!()
@@ -176,11 +181,11 @@ fn memory_of_a_large_array_is_used_again_once_nobody_reads_it() {
 #[test]
 fn a_part_of_an_array_arrives_as_an_array() {
     let mut push = call();
-    let Message::Call(call) = &mut push else { panic!() };
+    let Data::Call(call) = &mut push else { panic!() };
     let cut = Delta::Cut(Arc::new(vec![1.0, 2.0, 3.0, 4.0]), 1..3);
     call.push = Some(Arc::new(Update::from([(TableId(0), cut)])));
     let (_, message) = back(&bytes(Frame::new(Peer::Coordinator, &push))).unwrap().unwrap();
-    let Message::Call(Call { push: Some(update), .. }) = message else { panic!() };
+    let Data::Call(Call { push: Some(update), .. }) = message else { panic!() };
     assert_eq!(update[&TableId(0)], Delta::Dense(Arc::new(vec![2.0, 3.0])));
 }
 
@@ -189,7 +194,7 @@ fn row_numbers_that_were_sent_before_go_as_a_hash_and_come_back_whole() {
     let rows = |first: u64| {
         let keys: Vec<u64> = (first..first + 1000).collect();
         let mut message = call();
-        let Message::Call(call) = &mut message else { panic!() };
+        let Data::Call(call) = &mut message else { panic!() };
         let delta = Delta::Rows(Arc::new(keys), Arc::new(vec![1.0; 1000]));
         call.push = Some(Arc::new(Update::from([(TableId(1), delta)])));
         message
@@ -224,5 +229,5 @@ fn chunks_that_belong_to_nothing_are_refused() {
     }
     assert!(claim(12, 1).contains("1 is no place of a chunk"), "nothing is shared");
     let twice = [&whole[..chunk], &whole[..chunk]].concat();
-    assert!(back(&twice).unwrap_err().to_string().contains("1 is no free lane"));
+    assert!(back(&twice).unwrap_err().to_string().contains("0 is no free lane"));
 }

@@ -1,0 +1,350 @@
+//! The control plane as protobuf: what is said to and by the coordinator, over gRPC.
+//!
+//! `proto/control.proto` is the contract; `cargo xtask proto` makes [`proto`] of it. Here its messages become those of
+//! the state machines, or an error that names what is missing. No sockets: those are in `net::control`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::ids::{Epoch, Peer, ServerId, SessionId, ShardId};
+use crate::message::{Counts, FromMember, Heartbeat, Join, Role, ToMember};
+use crate::report::{Progress, Report, Standing};
+use crate::view::{Chain, Member, View};
+
+/// Generated from `proto/control.proto`.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
+pub mod proto {
+    include!("generated/thalweg.control.v1.rs");
+}
+
+/// A member says no more than this many bytes at once.
+pub const LONGEST_FROM_MEMBER: usize = 4 << 20;
+/// A coordinator says no more than this many bytes at once: a view of as many shards and slots as there may be.
+pub const LONGEST_TO_MEMBER: usize = 64 << 20;
+
+/// Why a message of the control plane means nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// A field that must be there is not.
+    #[error("control: {field} is missing")]
+    Missing {
+        /// Which.
+        field: &'static str,
+    },
+    /// A number that stands for no role.
+    #[error("control: {got} is no role")]
+    Role {
+        /// The number that came.
+        got: i32,
+    },
+}
+
+/// What this peer says. Nothing when it is no member any more, and would say that it lives.
+pub fn from_member(from: Peer, message: &FromMember) -> Option<proto::FromMember> {
+    use proto::from_member::What;
+    let what = match message {
+        FromMember::Join(join) => What::Join(proto::Join {
+            role: role(join.role),
+            nonce: join.nonce,
+            name: join.name.clone(),
+            address: join.address.clone(),
+            restored: join.restored,
+        }),
+        FromMember::Heartbeat(heartbeat) => What::Heartbeat(proto::Heartbeat {
+            member: Some(member(from)?),
+            epoch: heartbeat.epoch.0,
+            sent: nanos(heartbeat.sent),
+            caught_up: heartbeat
+                .caught_up
+                .iter()
+                .map(|(shard, server)| proto::CaughtUp { shard: shard.0, server: server.0 })
+                .collect(),
+            leaving: heartbeat.leaving,
+            waiting_for: heartbeat.waiting_for.clone(),
+            clock: heartbeat.clock,
+            counts: Some(counts(heartbeat.counts)),
+        }),
+    };
+    Some(proto::FromMember { what: Some(what) })
+}
+
+/// What a peer has said, and who it is.
+pub fn read_from_member(message: proto::FromMember) -> Result<(Peer, FromMember), ControlError> {
+    use proto::from_member::What;
+    match there(message.what, "what a member says")? {
+        What::Join(join) => {
+            let proto::Join { role, nonce, name, address, restored } = join;
+            let join = Join { role: read_role(role)?, nonce, name, address, restored };
+            Ok((Peer::Newcomer(nonce), FromMember::Join(join)))
+        }
+        What::Heartbeat(h) => {
+            let from = read_member(h.member, "the member of a heartbeat")?;
+            let caught_up = h.caught_up.iter().map(|c| (ShardId(c.shard), ServerId(c.server))).collect();
+            let heartbeat = Heartbeat {
+                epoch: Epoch(h.epoch),
+                sent: Duration::from_nanos(h.sent),
+                caught_up,
+                leaving: h.leaving,
+                waiting_for: h.waiting_for,
+                clock: h.clock,
+                counts: read_counts(h.counts),
+            };
+            Ok((from, FromMember::Heartbeat(heartbeat)))
+        }
+    }
+}
+
+/// What the coordinator says.
+pub fn to_member(message: &ToMember) -> proto::ToMember {
+    use proto::to_member::What;
+    let what = match message {
+        ToMember::Welcome { nonce, you } => {
+            What::Welcome(proto::Welcome { nonce: *nonce, you: member(*you) })
+        }
+        ToMember::Grant { lease, view: news } => {
+            What::Grant(proto::Grant { lease: lease.map(nanos), view: news.as_deref().map(view) })
+        }
+        ToMember::Expelled => What::Expelled(proto::Expelled {}),
+    };
+    proto::ToMember { what: Some(what) }
+}
+
+/// What the coordinator has said.
+pub fn read_to_member(message: proto::ToMember) -> Result<ToMember, ControlError> {
+    use proto::to_member::What;
+    Ok(match there(message.what, "what a coordinator says")? {
+        What::Welcome(welcome) => {
+            let you = read_member(welcome.you, "the number in a welcome")?;
+            ToMember::Welcome { nonce: welcome.nonce, you }
+        }
+        What::Grant(grant) => {
+            let lease = grant.lease.map(Duration::from_nanos);
+            ToMember::Grant { lease, view: grant.view.map(|view| Arc::new(read_view(view))) }
+        }
+        What::Expelled(proto::Expelled {}) => ToMember::Expelled,
+    })
+}
+
+/// How things stand.
+pub fn report(report: &Report) -> proto::Report {
+    let progress = |told: &Progress| proto::Progress {
+        clock: told.clock,
+        speed: told.speed,
+        counts: Some(counts(told.counts)),
+        lived: nanos(told.lived),
+        silence: nanos(told.silence),
+        waiting_for: told.waiting_for.clone(),
+    };
+    let standing = |member: &Standing| proto::Standing {
+        name: member.name.clone(),
+        role: role(member.role),
+        holds: member.holds.clone(),
+        told: member.told.as_ref().map(progress),
+    };
+    proto::Report {
+        epoch: report.epoch.0,
+        n_shards: report.n_shards,
+        n_slots: report.n_slots,
+        members: report.members.iter().map(standing).collect(),
+    }
+}
+
+/// How things stood.
+pub fn read_report(report: proto::Report) -> Result<Report, ControlError> {
+    let progress = |told: proto::Progress| Progress {
+        clock: told.clock,
+        speed: told.speed,
+        counts: read_counts(told.counts),
+        lived: Duration::from_nanos(told.lived),
+        silence: Duration::from_nanos(told.silence),
+        waiting_for: told.waiting_for,
+    };
+    let standing = |member: proto::Standing| {
+        let proto::Standing { name, role, holds, told } = member;
+        Ok(Standing { name, role: read_role(role)?, holds, told: told.map(progress) })
+    };
+    Ok(Report {
+        epoch: Epoch(report.epoch),
+        n_shards: report.n_shards,
+        n_slots: report.n_slots,
+        members: report.members.into_iter().map(standing).collect::<Result<_, _>>()?,
+    })
+}
+
+fn view(view: &View) -> proto::View {
+    let process = |member: &Member| proto::Process {
+        name: member.name.clone(),
+        address: member.address.clone(),
+        nonce: member.nonce,
+        leaving: member.leaving,
+        confirmed: member.confirmed,
+    };
+    let chain = |chain: &Chain| proto::Chain {
+        members: chain.members.iter().map(|id| id.0).collect(),
+        joining: chain.joining.map(|(server, since)| proto::Joining { server: server.0, epoch: since.0 }),
+        lost: chain.lost,
+    };
+    proto::View {
+        epoch: view.epoch.0,
+        servers: view.servers.iter().map(|(id, member)| (id.0, process(member))).collect(),
+        workers: view.workers.iter().map(|(id, member)| (id.0, process(member))).collect(),
+        shards: view.shards.iter().map(chain).collect(),
+        slots: view.slots.iter().map(|owner| owner.map_or(0, |id| id.0)).collect(),
+        restored: view.restored,
+    }
+}
+
+fn read_view(view: proto::View) -> View {
+    let member = |process: proto::Process| {
+        let proto::Process { name, address, nonce, leaving, confirmed } = process;
+        Member { name, address, nonce, leaving, confirmed }
+    };
+    let chain = |chain: proto::Chain| Chain {
+        members: chain.members.into_iter().map(ServerId).collect(),
+        joining: chain.joining.map(|j| (ServerId(j.server), Epoch(j.epoch))),
+        lost: chain.lost,
+    };
+    fn members<I: Ord>(
+        processes: BTreeMap<u64, proto::Process>,
+        id: fn(u64) -> I,
+        member: impl Fn(proto::Process) -> Member,
+    ) -> BTreeMap<I, Member> {
+        processes.into_iter().map(|(n, process)| (id(n), member(process))).collect()
+    }
+    View {
+        epoch: Epoch(view.epoch),
+        servers: members(view.servers, ServerId, member),
+        workers: members(view.workers, SessionId, member),
+        shards: view.shards.into_iter().map(chain).collect(),
+        slots: view.slots.into_iter().map(|n| (n > 0).then_some(SessionId(n))).collect(),
+        restored: view.restored,
+    }
+}
+
+fn member(peer: Peer) -> Option<proto::Member> {
+    use proto::member::Number;
+    let number = match peer {
+        Peer::Server(id) => Number::Server(id.0),
+        Peer::Worker(id) => Number::Worker(id.0),
+        Peer::Coordinator | Peer::Newcomer(_) => return None,
+    };
+    Some(proto::Member { number: Some(number) })
+}
+
+fn read_member(member: Option<proto::Member>, field: &'static str) -> Result<Peer, ControlError> {
+    use proto::member::Number;
+    Ok(match there(member.and_then(|m| m.number), field)? {
+        Number::Server(n) => Peer::Server(ServerId(n)),
+        Number::Worker(n) => Peer::Worker(SessionId(n)),
+    })
+}
+
+fn role(role: Role) -> i32 {
+    match role {
+        Role::Server => proto::Role::Server.into(),
+        Role::Worker => proto::Role::Worker.into(),
+    }
+}
+
+fn read_role(got: i32) -> Result<Role, ControlError> {
+    match proto::Role::try_from(got) {
+        Ok(proto::Role::Server) => Ok(Role::Server),
+        Ok(proto::Role::Worker) => Ok(Role::Worker),
+        Ok(proto::Role::Unspecified) | Err(_) => Err(ControlError::Role { got }),
+    }
+}
+
+fn counts(counts: Counts) -> proto::Counts {
+    let Counts { received, sent, waited, staleness } = counts;
+    proto::Counts { received, sent, waited: nanos(waited), staleness }
+}
+
+/// Who counts nothing has done nothing.
+fn read_counts(counts: Option<proto::Counts>) -> Counts {
+    let proto::Counts { received, sent, waited, staleness } = counts.unwrap_or_default();
+    Counts { received, sent, waited: Duration::from_nanos(waited), staleness }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn there<T>(value: Option<T>, field: &'static str) -> Result<T, ControlError> {
+    value.ok_or(ControlError::Missing { field })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+
+    fn carried<T: Message + Default>(message: &T) -> T {
+        T::decode(&message.encode_to_vec()[..]).unwrap()
+    }
+
+    #[test]
+    fn what_is_said_comes_back_as_it_was() {
+        let join = Join {
+            role: Role::Server,
+            nonce: u64::MAX,
+            name: "server-0".into(),
+            address: "127.0.0.1:1".into(),
+            restored: Some(0),
+        };
+        let heartbeat = Heartbeat {
+            epoch: Epoch(7),
+            sent: Duration::from_nanos(3),
+            caught_up: vec![(ShardId(0), ServerId(9))],
+            leaving: true,
+            waiting_for: "shard 0".into(),
+            clock: 12,
+            counts: Counts { received: 1, sent: 2, waited: Duration::from_secs(3), staleness: 4 },
+        };
+        for (from, said) in [
+            (Peer::Newcomer(u64::MAX), FromMember::Join(join)),
+            (Peer::Server(ServerId(3)), FromMember::Heartbeat(heartbeat.clone())),
+            (Peer::Worker(SessionId(4)), FromMember::Heartbeat(heartbeat.clone())),
+        ] {
+            let sent = carried(&from_member(from, &said).unwrap());
+            assert_eq!(read_from_member(sent), Ok((from, said)));
+        }
+        assert_eq!(from_member(Peer::Newcomer(1), &FromMember::Heartbeat(heartbeat)), None);
+    }
+
+    #[test]
+    fn a_view_comes_back_as_it_was() {
+        let process =
+            |name: &str| Member { name: name.into(), nonce: 5, confirmed: true, ..Member::default() };
+        let chain = Chain { members: vec![ServerId(1)], joining: Some((ServerId(2), Epoch(6))), lost: false };
+        let view = View {
+            epoch: Epoch(7),
+            servers: [1, 2].map(|id| (ServerId(id), process("s"))).into(),
+            workers: [(SessionId(3), process("w"))].into(),
+            shards: vec![chain, Chain { lost: true, ..Chain::default() }],
+            slots: vec![Some(SessionId(3)), None],
+            restored: Some(30),
+        };
+        for said in [
+            ToMember::Welcome { nonce: 1, you: Peer::Worker(SessionId(3)) },
+            ToMember::Grant { lease: Some(Duration::ZERO), view: Some(Arc::new(view)) },
+            ToMember::Grant { lease: None, view: None },
+            ToMember::Expelled,
+        ] {
+            assert_eq!(read_to_member(carried(&to_member(&said))), Ok(said));
+        }
+    }
+
+    #[test]
+    fn what_lacks_something_is_refused_with_its_name() {
+        use proto::from_member::What;
+        let refused = |what| read_from_member(proto::FromMember { what }).unwrap_err().to_string();
+        assert_eq!(refused(None), "control: what a member says is missing");
+        assert_eq!(refused(Some(What::Join(proto::Join::default()))), "control: 0 is no role");
+        let nobody = refused(Some(What::Heartbeat(proto::Heartbeat::default())));
+        assert_eq!(nobody, "control: the member of a heartbeat is missing");
+    }
+}
