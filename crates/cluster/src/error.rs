@@ -207,3 +207,17 @@ pub enum Refusal {
         n_slots: usize,
     },
 }
+
+/// An error with its causes, each said once.
+pub(crate) fn in_full(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut cause = e.source();
+    while let Some(e) = cause {
+        let more = e.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = e.source();
+    }
+    text
+}

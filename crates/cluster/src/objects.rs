@@ -18,7 +18,7 @@ use thalweg_train::{Files, Hold, Place, TrainError};
 use tokio::runtime::Runtime;
 use tokio_stream::StreamExt;
 
-use crate::error::ClusterError;
+use crate::error::{ClusterError, in_full};
 
 /// Larger objects are sent in parts of this size.
 const PART: usize = 16 << 20;
@@ -109,24 +109,10 @@ impl Objects {
         let failed = |reason: String| TrainError::Place { action, place, reason };
         match done.recv() {
             Ok(Ok(found)) => Ok(found),
-            Ok(Err(e)) => Err(failed(told(&e))),
+            Ok(Err(e)) => Err(failed(in_full(&e))),
             Err(_) => Err(failed("the thread of the object store has failed".into())),
         }
     }
-}
-
-/// An error with its causes, each said once.
-fn told(e: &dyn std::error::Error) -> String {
-    let mut told = e.to_string();
-    let mut cause = e.source();
-    while let Some(e) = cause {
-        let text = e.to_string();
-        if !told.contains(&text) {
-            told = format!("{told}: {text}");
-        }
-        cause = e.source();
-    }
-    told
 }
 
 impl Files for Objects {

@@ -113,13 +113,18 @@ impl Buffer {
         buffer
     }
 
+    /// Whether another value can begin right behind one of this size; see [`Buffer::side_by_side`].
+    pub fn can_have_neighbour(dtype: DType, len: usize) -> bool {
+        dtype != DType::Bool && (len * dtype.size()).is_multiple_of(ALIGN)
+    }
+
     /// Memory for several values, each right behind the one before: together they can be read as one. Each is a buffer of
-    /// its own, written by whoever owns it alone. `None` when one would begin between two cache lines.
+    /// its own, written by whoever owns it alone. `None` when one would begin between two cache lines, and for
+    /// `bool`, whose memory would have to be cleared first.
     pub fn side_by_side(dtype: DType, lens: &[usize]) -> Option<Vec<Self>> {
         let bytes = |len: &usize| len * dtype.size();
         let total: usize = lens.iter().map(bytes).sum();
-        let fits = lens.iter().rev().skip(1).all(|len| bytes(len).is_multiple_of(ALIGN));
-        if !fits || dtype == DType::Bool {
+        if !lens.iter().rev().skip(1).all(|&len| Self::can_have_neighbour(dtype, len)) {
             return None;
         }
         let whole = pool::take(total);

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::panic::Location;
 
 use smallvec::{SmallVec, smallvec};
-use thalweg_core::{DType, Layout, Shape};
+use thalweg_core::{Buffer, DType, Layout, Shape};
 use thalweg_graph::{Graph, Kind, NodeId};
 use thalweg_tensor::ops::{Concat, Cost, Op, Reshape};
 use thalweg_tensor::{Meta, Tensor, apply};
@@ -21,9 +21,6 @@ use crate::program::{Access, Program};
 
 /// Operands of groups joined into one step: their addresses are gathered on the stack.
 pub(crate) const MAX_OPERANDS: usize = 192;
-
-/// Bytes of a cache line, at which memory begins.
-const LINE: usize = 64;
 
 /// Where a value's memory comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -324,7 +321,10 @@ impl<'a> Planner<'a> {
         if let Some(known) = self.joined.iter().position(|list| *list == params) {
             return Some(known);
         }
-        let fits = inputs.iter().all(|&i| graph.node(i).meta.bytes().is_multiple_of(LINE));
+        let fits = inputs
+            .iter()
+            .map(|&i| &graph.node(i).meta)
+            .all(|m| Buffer::can_have_neighbour(m.dtype, m.numel()));
         let free = |p: &usize| {
             self.joined.iter().all(|list| !list.contains(p)) && params.iter().filter(|q| *q == p).count() == 1
         };

@@ -12,6 +12,7 @@ use burn::optim::{momentum::MomentumConfig, *};
 use burn::tensor::{activation::*, *};
 use std::time::Instant;
 fn cpu() -> f64 {
+    // SAFETY: the system fills the time that it is given, and zeros are a time.
     unsafe {
         let mut t: libc::timespec = std::mem::zeroed();
         libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut t);

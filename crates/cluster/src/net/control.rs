@@ -37,6 +37,7 @@ use super::stream::{LinkId, PATIENCE, Security};
 use crate::control::proto::control_client::ControlClient;
 use crate::control::proto::control_server::{Control, ControlServer};
 use crate::control::{self, LONGEST_FROM_MEMBER, LONGEST_TO_MEMBER, proto};
+use crate::error::in_full;
 use crate::ids::Peer;
 use crate::message::{FromMember, ToMember};
 use crate::report::Report;
@@ -342,18 +343,4 @@ fn hint(security: &Security, status: Status) -> Failure {
     }
     let why = in_full(&status);
     format!("{why}; does it want a secret (THALWEG_SECRET) or a certificate (THALWEG_TLS_CERT)?").into()
-}
-
-/// An error with its causes.
-fn in_full(e: &dyn Error) -> String {
-    let mut text = e.to_string();
-    let mut cause = e.source();
-    while let Some(e) = cause {
-        let more = e.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = e.source();
-    }
-    text
 }

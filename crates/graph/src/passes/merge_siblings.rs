@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
+use thalweg_core::Buffer;
 use thalweg_tensor::OpError;
 use thalweg_tensor::ops::{Concat, Linear, Matmul, Op, Slice, Stride};
 
@@ -117,8 +118,9 @@ fn weights(graph: &Graph, id: NodeId) -> Option<Weights> {
     let node = graph.node(id);
     match node.kind {
         Kind::Captured(_) | Kind::Literal(_) => Some(Weights::Constants),
-        // The next one begins where this one ends, and memory begins at a cache line.
-        Kind::Param(_) if node.meta.bytes().is_multiple_of(64) => Some(Weights::Params),
+        Kind::Param(_) if Buffer::can_have_neighbour(node.meta.dtype, node.meta.numel()) => {
+            Some(Weights::Params)
+        }
         _ => None,
     }
 }
