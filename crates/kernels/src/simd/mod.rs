@@ -7,6 +7,7 @@
 mod avx2;
 mod avx512;
 pub mod map;
+mod neon;
 pub(crate) mod scalar;
 pub mod vector;
 
@@ -19,6 +20,8 @@ use crate::simd::vector::F32s;
 pub enum Isa {
     /// Plain Rust; the compiler's baseline for the target.
     Scalar,
+    /// NEON, on aarch64: four f32 lanes.
+    Neon,
     /// AVX2 with FMA: eight f32 lanes.
     Avx2,
     /// AVX-512 (F, BW, DQ, VL): sixteen f32 lanes.
@@ -63,6 +66,9 @@ pub fn dispatch_on<B: Body>(wanted: Isa, body: B) -> B::Out {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `isa` is at least `Avx2`, so `detect` has seen every feature of `run_avx2`.
         Isa::Avx2 => unsafe { run_avx2(body) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: every CPU of this architecture has NEON.
+        Isa::Neon => body.run(unsafe { neon::Lanes4::splat_new(0.0) }),
         _ => body.run(scalar::Lane(0.0)),
     }
 }
@@ -99,5 +105,5 @@ fn detect() -> Isa {
 
 #[cfg(not(target_arch = "x86_64"))]
 fn detect() -> Isa {
-    Isa::Scalar
+    if cfg!(target_arch = "aarch64") { Isa::Neon } else { Isa::Scalar }
 }
