@@ -107,3 +107,36 @@ fn detect() -> Isa {
 fn detect() -> Isa {
     if cfg!(target_arch = "aarch64") { Isa::Neon } else { Isa::Scalar }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// The number of lanes of the vectors that a body gets.
+    struct Lanes;
+
+    impl Body for Lanes {
+        type Out = usize;
+        #[inline(always)]
+        fn run<V: F32s>(self, _: V) -> usize {
+            V::LANES
+        }
+    }
+
+    #[test]
+    fn bodies_get_the_widest_vectors_of_the_machine() {
+        // What the system says of the CPU, which is not where `detect` looks.
+        let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let has = |flag| flags.split_whitespace().any(|f| f == flag);
+        let widest = match () {
+            () if cfg!(target_arch = "aarch64") => 4,
+            () if has("avx512bw") => 16,
+            () if has("avx2") => 8,
+            () => 1,
+        };
+        if std::env::var_os("THALWEG_ISA").is_none() {
+            assert_eq!(dispatch(Lanes), widest);
+        }
+        assert_eq!(dispatch_on(Isa::Scalar, Lanes), 1);
+    }
+}
