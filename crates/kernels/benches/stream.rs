@@ -1,11 +1,12 @@
 //! How fast are the streaming kernels, and do stores past the cache pay? Over 16 Mi floats, warm output.
 //!
-//! `cargo bench -p thalweg-kernels --bench stream`; rounds are interleaved and the median and the best are printed.
+//! `cargo bench -p thalweg-kernels --bench stream`; rounds are interleaved and the median and the best are printed. An
+//! argument keeps only the cases whose name contains it.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use thalweg_kernels::rows::pool::{Window, max_pool2d};
+use thalweg_kernels::rows::pool::{Window, max_pool2d, max_pool2d_backward};
 use thalweg_kernels::rows::{axis, norm, reduce, softmax};
 use thalweg_kernels::simd::map::Unary;
 use thalweg_kernels::simd::vector::F32s;
@@ -15,6 +16,8 @@ use thalweg_kernels::stream::whole;
 use thalweg_kernels::{math, threads};
 
 const N: usize = 16 << 20;
+/// As many floats as whole planes of 24 × 24 have.
+const SMALL: usize = N / 576 * 576;
 const ROUNDS: usize = 15;
 
 type Case<'a> = (&'a str, Box<dyn Fn(&mut [f32]) + 'a>);
@@ -77,7 +80,19 @@ fn main() {
             }),
         ),
         ("max_pool2d 2x2 1024x128x128", Box::new(|y| max_pool2d(&a, [128, 128], window, &mut y[..N / 4]))),
+        (
+            "max_pool2d 2x2 29127x24x24",
+            Box::new(|y| max_pool2d(&a[..SMALL], [24, 24], window, &mut y[..SMALL / 4])),
+        ),
+        (
+            "its gradient",
+            Box::new(|y| {
+                max_pool2d_backward(&a[..SMALL], [24, 24], window, &b[..SMALL / 4], &mut y[..SMALL])
+            }),
+        ),
     ];
+    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with("--")).unwrap_or_default();
+    let cases: Vec<Case> = cases.into_iter().filter(|(name, _)| name.contains(&filter)).collect();
     for n_threads in [1, 2] {
         threads::set_threads(n_threads);
         let mut times = vec![vec![]; cases.len()];

@@ -403,7 +403,7 @@ impl<'a> Planner<'a> {
         self.copy_to_params(to_copy);
         self.reuse_operands();
         let arena_bytes = self.place();
-        self.protect_operands();
+        self.share_operands();
         let written = (0..self.graph.params.len()).map(|p| self.graph.writes.iter().any(|&(w, _)| w == p));
         let written = written.collect();
         let inputs = self.inputs.into_iter().map(|m| m.expect("passes keep operands")).collect();
@@ -637,15 +637,17 @@ impl<'a> Planner<'a> {
         size
     }
 
-    /// Tells tile programs which operands their results overwrite.
-    fn protect_operands(&mut self) {
+    /// Tells tile programs which of their results lie in the memory of an operand.
+    fn share_operands(&mut self) {
         for step in &mut self.steps {
             let Action::Tiles(programs) = &mut step.action else { continue };
             let [program] = &mut programs[..] else { unreachable!("joined after this") };
             for (k, operand) in step.inputs.iter().enumerate() {
                 let home = self.storages[operand.storage].home;
-                if step.outputs.iter().any(|&(s, _)| self.storages[s].home == home) {
-                    program.protect(k);
+                for (result, &(s, _)) in step.outputs.iter().enumerate() {
+                    if self.storages[s].home == home {
+                        program.share_memory(k, result);
+                    }
                 }
             }
         }

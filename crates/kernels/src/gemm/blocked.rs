@@ -359,6 +359,6 @@ fn k_blocks(ps: &Range) -> impl Iterator<Item = (usize, usize)> + use<> {
 }
 
 /// Runs the tasks on the pool, or here if one thread was judged to be enough.
-fn run(n_tasks: usize, n_threads: usize, task: &(dyn Fn(usize) + Sync)) {
+pub(super) fn run(n_tasks: usize, n_threads: usize, task: &(dyn Fn(usize) + Sync)) {
     if n_threads == 1 { (0..n_tasks).for_each(task) } else { parallel(n_tasks, task) }
 }

@@ -4,6 +4,9 @@
 //! an order that depends on the shapes alone: the number of threads never changes a bit of the result.
 //! NaN and infinities propagate as IEEE 754 says; no zero is skipped.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
+mod bf16;
 mod blocked;
 mod gemv;
 mod matrix;
@@ -20,6 +23,7 @@ mod tests;
 
 use std::ops::{Add, Mul, Range};
 
+pub use bf16::gemm_batched_bf16;
 pub use matrix::MatRef;
 
 use crate::threads::{parallel, piece, split, threads};
@@ -285,6 +289,32 @@ fn gemm_batched<T: Element>(
     accumulate: bool,
     ready: Ready<'_>,
 ) {
+    let batch_stride = c.batch_stride;
+    batched(n_batch, &a, &b, c, |idx, c, ldc, n_threads| {
+        let shifted = |pieces: Pieces, at: *mut u8| {
+            if let Some(ready) = ready {
+                let skipped = idx * batch_stride;
+                ready(pieces.behind(skipped), at.wrapping_sub(skipped * size_of::<T>()));
+            }
+        };
+        let ready: Ready<'_> = if ready.is_some() { Some(&shifted) } else { None };
+        // SAFETY: `batched` hands out the part of C that belongs to this product.
+        unsafe { gemm_into(a.get(idx), b.get(idx), c, ldc, Start::new(accumulate), ready, n_threads) };
+    });
+}
+
+/// Shares out the products of a batch: calls `one` with each product's index, its C, the stride of its rows and the number
+/// of threads that it may use. The rows of its C, `a.rows` of `b.cols` elements, are for `one` alone to read and write, on
+/// any thread, until it returns.
+///
+/// Panics if the shapes do not agree, C is too short, or its parts overlap.
+fn batched<T: Copy + Send + Sync>(
+    n_batch: usize,
+    a: &BatchRef<T>,
+    b: &BatchRef<T>,
+    c: BatchMut<T>,
+    one: impl Fn(usize, SendPtr<T>, usize, usize) + Sync,
+) {
     if n_batch == 0 {
         return;
     }
@@ -296,19 +326,9 @@ fn gemm_batched<T: Element>(
     assert!(n_all.is_some_and(|n| n <= data.len()), "gemm: c has {} elements, too few", data.len());
     let c = SendPtr(data.as_mut_ptr());
     let one = |idx: usize, n_threads: usize| {
-        // SAFETY: product `idx` writes `n_c` elements from `idx * batch_stride` on: inside `data`, which
-        // is borrowed mutably for the call, and apart from the others.
-        unsafe {
-            let c = SendPtr(c.get().add(idx * batch_stride));
-            let shifted = |pieces: Pieces, at: *mut u8| {
-                if let Some(ready) = ready {
-                    let skipped = idx * batch_stride;
-                    ready(pieces.behind(skipped), at.wrapping_sub(skipped * size_of::<T>()));
-                }
-            };
-            let ready: Ready<'_> = if ready.is_some() { Some(&shifted) } else { None };
-            gemm_into(a.get(idx), b.get(idx), c, ldc, Start::new(accumulate), ready, n_threads);
-        }
+        // Product `idx` has `n_c` elements from `idx * batch_stride` on: inside `data`, which is borrowed mutably for the
+        // call, and apart from the others.
+        one(idx, SendPtr(c.get().wrapping_add(idx * batch_stride)), ldc, n_threads);
     };
     let size = a.rows * a.cols * b.cols;
     let by_product = n_batch > 1 && (size < LARGE || n_batch >= 4 * threads());
@@ -326,7 +346,7 @@ fn gemm_batched<T: Element>(
 }
 
 /// Panics unless the shapes agree; returns how many elements C reaches over.
-fn check<T: Element>(a: &MatRef<T>, b: &MatRef<T>, ldc: usize) -> usize {
+fn check<T: Copy>(a: &MatRef<T>, b: &MatRef<T>, ldc: usize) -> usize {
     let (m, n) = (a.rows(), b.cols());
     assert_eq!(a.cols(), b.rows(), "gemm: {m}×{} times {}×{n}", a.cols(), b.rows());
     assert!(ldc >= n || m <= 1, "gemm: rows of c {ldc} apart overlap, need {n}");

@@ -28,7 +28,7 @@ thread_local! {
 ///
 /// The buffer is taken out of its slot during the call: a nested use finds the slot empty and
 /// allocates, it never shares.
-pub(super) fn with<T: super::Element, R>(of: Use, len: usize, f: impl FnOnce(*mut T) -> R) -> R {
+pub(super) fn with<T: Copy, R>(of: Use, len: usize, f: impl FnOnce(*mut T) -> R) -> R {
     let slot = match of {
         Use::Shared => &SHARED,
         Use::Task => &TASK,

@@ -89,11 +89,11 @@ pub fn max_pool2d_backward(x: &[f32], size: [usize; 2], window: Window, dy: &[f3
             // SAFETY: `par_chunks` gives every plane to exactly one call.
             let dx = unsafe { dx.range(p * n_in..(p + 1) * n_in) };
             let x = &x[p * n_in..(p + 1) * n_in];
-            dx.fill(0.0);
             if window == PAIRS {
                 dispatch(PairsBackward { x, width: size[1], dy: &dy[p * n_out..(p + 1) * n_out], out, dx });
                 continue;
             }
+            dx.fill(0.0);
             for (at, dy) in dy[p * n_out..(p + 1) * n_out].iter().enumerate() {
                 if let (Some(best), _) = arg_max(x, size, window, [at / out[1], at % out[1]]) {
                     dx[best] += dy;
@@ -180,8 +180,32 @@ fn arg_max(x: &[f32], size: [usize; 2], window: Window, [oy, ox]: [usize; 2]) ->
     (best, value)
 }
 
-/// The gradient of one plane with windows of 2 × 2, where dx is zero. No branch, since which of four is largest
-/// cannot be foreseen.
+/// One plane with windows of 2 × 2 side by side. A last odd row or column is in no window.
+struct Pairs<'a> {
+    x: &'a [f32],
+    width: usize,
+    y: &'a mut [f32],
+    out: [usize; 2],
+}
+
+impl Body for Pairs<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: F32s>(self, _: V) {
+        let n = self.out[1];
+        for (x, y) in self.x.chunks_exact(2 * self.width).zip(self.y.chunks_exact_mut(n)) {
+            let (top, bottom) = x.split_at(self.width);
+            in_blocks(n, |j, size| match size {
+                32 => pairs::<32>(top, bottom, y, j),
+                8 => pairs::<8>(top, bottom, y, j),
+                4 => pairs::<4>(top, bottom, y, j),
+                _ => pairs::<1>(top, bottom, y, j),
+            });
+        }
+    }
+}
+
+/// The gradient of one plane with windows of 2 × 2.
 struct PairsBackward<'a> {
     x: &'a [f32],
     width: usize,
@@ -195,48 +219,69 @@ impl Body for PairsBackward<'_> {
     #[inline(always)]
     fn run<V: F32s>(self, _: V) {
         let (width, n) = (self.width, self.out[1]);
-        for row in 0..self.out[0] {
-            let (top, bottom) = self.x[2 * row * width..(2 * row + 2) * width].split_at(width);
-            let (d_top, d_bottom) = self.dx[2 * row * width..(2 * row + 2) * width].split_at_mut(width);
-            let (top, bottom, dy) = (&top[..2 * n], &bottom[..2 * n], &self.dy[row * n..(row + 1) * n]);
-            let (d_top, d_bottom) = (&mut d_top[..2 * n], &mut d_bottom[..2 * n]);
-            for j in 0..n {
-                let [a, b, c, d] = [top[2 * j], top[2 * j + 1], bottom[2 * j], bottom[2 * j + 1]];
-                // In the order of the window; the first of equals, the last NaN.
-                let b_later = (b > a) | b.is_nan();
-                let best = if b_later { b } else { a };
-                let c_later = (c > best) | c.is_nan();
-                let best = if c_later { c } else { best };
-                let d_later = (d > best) | d.is_nan();
-                d_top[2 * j] = if b_later | c_later | d_later { 0.0 } else { dy[j] };
-                d_top[2 * j + 1] = if b_later & !(c_later | d_later) { dy[j] } else { 0.0 };
-                d_bottom[2 * j] = if c_later & !d_later { dy[j] } else { 0.0 };
-                d_bottom[2 * j + 1] = if d_later { dy[j] } else { 0.0 };
-            }
+        let (inside, outside) = self.dx.split_at_mut(2 * self.out[0] * width);
+        outside.fill(0.0);
+        let rows = self.x.chunks_exact(2 * width).zip(inside.chunks_exact_mut(2 * width));
+        for ((x, dx), dy) in rows.zip(self.dy.chunks_exact(n)) {
+            let ((top, bottom), (d_top, d_bottom)) = (x.split_at(width), dx.split_at_mut(width));
+            in_blocks(n, |j, size| match size {
+                32 => pairs_backward::<32>(top, bottom, dy, d_top, d_bottom, j),
+                8 => pairs_backward::<8>(top, bottom, dy, d_top, d_bottom, j),
+                4 => pairs_backward::<4>(top, bottom, dy, d_top, d_bottom, j),
+                _ => pairs_backward::<1>(top, bottom, dy, d_top, d_bottom, j),
+            });
+            d_top[2 * n..].fill(0.0);
+            d_bottom[2 * n..].fill(0.0);
         }
     }
 }
 
-/// One plane with windows of 2 × 2 side by side. A last odd row or column is in no window.
-struct Pairs<'a> {
-    x: &'a [f32],
-    width: usize,
-    y: &'a mut [f32],
-    out: [usize; 2],
+/// Calls `f(from, size)` for blocks of 32, 8, 4 and 1 of `n` windows. Rows are often short: in a loop over a fixed number of
+/// windows all of them are in vectors.
+#[inline(always)]
+fn in_blocks(n: usize, mut f: impl FnMut(usize, usize)) {
+    let mut j = 0;
+    for size in [32, 8, 4, 1] {
+        while j + size <= n {
+            f(j, size);
+            j += size;
+        }
+    }
 }
 
-impl Body for Pairs<'_> {
-    type Out = ();
-    #[inline(always)]
-    fn run<V: F32s>(self, _: V) {
-        for row in 0..self.out[0] {
-            let (top, bottom) = self.x[2 * row * self.width..(2 * row + 2) * self.width].split_at(self.width);
-            let n = self.out[1];
-            let (top, bottom, y) = (&top[..2 * n], &bottom[..2 * n], &mut self.y[row * n..(row + 1) * n]);
-            for j in 0..n {
-                y[j] = top[2 * j].larger(bottom[2 * j]).larger(top[2 * j + 1].larger(bottom[2 * j + 1]));
-            }
-        }
+/// The `N` windows from window `j` on.
+#[inline(always)]
+fn pairs<const N: usize>(top: &[f32], bottom: &[f32], y: &mut [f32], j: usize) {
+    let (top, bottom, y) = (&top[2 * j..2 * (j + N)], &bottom[2 * j..2 * (j + N)], &mut y[j..j + N]);
+    for i in 0..N {
+        y[i] = top[2 * i].larger(bottom[2 * i]).larger(top[2 * i + 1].larger(bottom[2 * i + 1]));
+    }
+}
+
+/// The gradient of the `N` windows from window `j` on. No branch, since which of four is largest cannot be foreseen.
+#[inline(always)]
+fn pairs_backward<const N: usize>(
+    top: &[f32],
+    bottom: &[f32],
+    dy: &[f32],
+    d_top: &mut [f32],
+    d_bottom: &mut [f32],
+    j: usize,
+) {
+    let (top, bottom, dy) = (&top[2 * j..2 * (j + N)], &bottom[2 * j..2 * (j + N)], &dy[j..j + N]);
+    let (d_top, d_bottom) = (&mut d_top[2 * j..2 * (j + N)], &mut d_bottom[2 * j..2 * (j + N)]);
+    for i in 0..N {
+        let [a, b, c, d] = [top[2 * i], top[2 * i + 1], bottom[2 * i], bottom[2 * i + 1]];
+        // In the order of the window; the first of equals, the last NaN.
+        let b_later = (b > a) | b.is_nan();
+        let best = if b_later { b } else { a };
+        let c_later = (c > best) | c.is_nan();
+        let best = if c_later { c } else { best };
+        let d_later = (d > best) | d.is_nan();
+        d_top[2 * i] = if b_later | c_later | d_later { 0.0 } else { dy[i] };
+        d_top[2 * i + 1] = if b_later & !(c_later | d_later) { dy[i] } else { 0.0 };
+        d_bottom[2 * i] = if c_later & !d_later { dy[i] } else { 0.0 };
+        d_bottom[2 * i + 1] = if d_later { dy[i] } else { 0.0 };
     }
 }
 

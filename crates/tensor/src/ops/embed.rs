@@ -3,10 +3,12 @@
 
 use smallvec::SmallVec;
 use thalweg_core::{Element, Layout, Shape, View, ViewMut, with_dtype};
+use thalweg_kernels::stream::split::par_chunks_mut;
 
 use crate::apply::run;
 use crate::error::OpError;
 use crate::meta::{Meta, arity};
+use crate::ops::elementwise::GRAIN;
 use crate::ops::primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
 use crate::ops::{Slice, Stride, copy};
@@ -55,8 +57,8 @@ impl Primitive for Embed {
             let dense = Layout::contiguous(op.shape.clone());
             let place = |l: Layout, (axis, s): (usize, &Stride)| l.slice(axis, s.start, s.len, s.step);
             let places = op.strides.iter().enumerate().fold(dense, place);
-            let y = y.dense::<T>();
-            y.fill(T::from_f64(op.fill.0));
+            let (y, fill) = (y.dense::<T>(), T::from_f64(op.fill.0));
+            par_chunks_mut(y, GRAIN, |_, y| y.fill(fill));
             copy::place(x, &places, y);
         }
         with_dtype!(y.dtype(), T => typed::<T>(self, x[0], y));

@@ -67,7 +67,9 @@ impl Primitive for Matmul {
             DType::F32 => product!(f32, gemm::gemm_batched_f32),
             DType::F64 => product!(f64, gemm::gemm_batched_f64),
             DType::F16 => return halves([x[0], x[1]], y, f16_to_f32, f32_to_f16),
-            DType::BF16 => return halves::<half::bf16>([x[0], x[1]], y, cast, cast),
+            DType::BF16 => {
+                return tiles([x[0], x[1]], y) || halves::<half::bf16>([x[0], x[1]], y, cast, cast);
+            }
             _ => return false,
         }
         true
@@ -106,12 +108,19 @@ impl Primitive for Matmul {
     }
 }
 
+/// The product of bf16 matrices by the instructions that are made for it, where the CPU has them.
+fn tiles([a, b]: [View<'_>; 2], y: &mut ViewMut<'_>) -> bool {
+    let (n_batch, m, n) = sizes(y.shape());
+    let (Some(a), Some(b)) = (batch(a), batch(b)) else { return false };
+    let c = gemm::BatchMut { data: y.dense::<half::bf16>(), batch_stride: m * n, ldc: n };
+    gemm::gemm_batched_bf16(n_batch, a, b, c)
+}
+
 /// Rows of a half precision operand that are widened at a time.
 const PANEL: usize = 256;
 
 /// The product of half precision matrices in f32: the right operand is widened whole, the left one a panel of
-/// rows at a time, and each panel of the result is rounded once. Instructions that multiply half precision
-/// (AVX-512 BF16, AMX) would take the place of the whole product; no machine at hand has them.
+/// rows at a time, and each panel of the result is rounded once.
 fn halves<T: Element>(
     [a, b]: [View<'_>; 2],
     y: &mut ViewMut<'_>,

@@ -2,22 +2,33 @@
 //!
 //! A tile is a few hundred elements, small enough for all registers of a program to stay in the
 //! nearest cache. Dense operands are read where they lie, results are written where they belong, the
-//! rest lives in registers. Instructions are the ops' own block functions, so a fused group gives the
-//! same bits as its ops one by one.
+//! rest lives in registers. Instructions are the ops' own block functions and, where the machine has them,
+//! loops of machine code made of the arithmetic between those, so a fused group gives the same bits as its
+//! ops one by one.
 #![allow(unsafe_code, reason = "tiles of operands and results are cut from raw memory; see `Program::run`")]
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::ops::Range;
+#[cfg(target_arch = "x86_64")]
+mod assembler;
+mod build;
+#[cfg(target_arch = "x86_64")]
+mod machine;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_machine.rs"]
+mod machine;
+mod straight;
 
-use smallvec::{SmallVec, smallvec};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use machine::{Code, MAX_POINTERS};
+use smallvec::SmallVec;
 use thalweg_core::{DType, Layout};
-use thalweg_graph::{Graph, Kind, NodeId};
+use thalweg_graph::{Graph, NodeId};
 use thalweg_kernels::gemm::Pieces;
-use thalweg_kernels::stream::{PastCaches, arithmetic};
+use thalweg_kernels::stream::PastCaches;
 use thalweg_kernels::threads::parallel;
-use thalweg_tensor::Meta;
-use thalweg_tensor::ops::{Op, Tile};
+use thalweg_tensor::ops::Tile;
 
 /// Elements per parallel task.
 const GRAIN: usize = 32 << 10;
@@ -46,11 +57,35 @@ enum Target {
     Result(u16),
 }
 
-#[derive(Clone, Copy)]
-struct Instruction {
-    tile: Tile,
-    sources: [Source; 3],
-    target: Target,
+#[derive(Clone)]
+enum Instruction {
+    /// The block function of an op.
+    Block { tile: Tile, sources: [Source; 3], target: Target },
+    /// The arithmetic of several ops in one loop.
+    Code { code: Arc<Code>, sources: Vec<Source>, targets: Vec<Target> },
+}
+
+impl Instruction {
+    fn sources(&self) -> &[Source] {
+        match self {
+            Self::Block { sources, .. } => sources,
+            Self::Code { sources, .. } => sources,
+        }
+    }
+
+    fn sources_mut(&mut self) -> &mut [Source] {
+        match self {
+            Self::Block { sources, .. } => sources,
+            Self::Code { sources, .. } => sources,
+        }
+    }
+
+    fn targets(&self) -> &[Target] {
+        match self {
+            Self::Block { target, .. } => std::slice::from_ref(target),
+            Self::Code { targets, .. } => targets,
+        }
+    }
 }
 
 /// How an operand reaches the instructions.
@@ -157,12 +192,41 @@ impl Program {
         layout: &dyn Fn(NodeId) -> Layout,
         needed: &dyn Fn(NodeId) -> bool,
     ) -> Self {
-        Builder::new(graph, members, layout, needed).build()
+        build::Builder::new(graph, members, layout, needed).build()
     }
 
-    /// Copies these operands into registers before any result is written: a result lies in their
-    /// memory.
-    pub(crate) fn protect(&mut self, operand: usize) {
+    /// Lets a result lie in the memory of an operand: the operand is copied into a register before the result is written,
+    /// unless nothing reads it afterwards.
+    pub(crate) fn share_memory(&mut self, operand: usize, result: usize) {
+        let from = Source::Operand(operand as u16);
+        let reads = |i: &Instruction| i.sources().contains(&from);
+        let last = self.instructions.iter().rposition(reads);
+        let written = match self.results[result].register {
+            // Converted when all instructions have run.
+            Some(_) => self.instructions.len(),
+            None => {
+                let to = Target::Result(result as u16);
+                let writes = |i: &Instruction| i.targets().contains(&to);
+                self.instructions.iter().position(writes).expect("every result is written")
+            }
+        };
+        // Machine code reads each vector before it writes it, if both are in step; block functions are promised that nothing
+        // overlaps.
+        let in_step = matches!(self.operands[operand].access, Access::Dense { offset: 0 });
+        let overlaps = match last {
+            Some(last) if last == written => {
+                !in_step || matches!(self.instructions[last], Instruction::Block { .. })
+            }
+            Some(last) => !in_step || last > written,
+            None => false,
+        };
+        if overlaps {
+            self.protect(operand);
+        }
+    }
+
+    /// Copies an operand into a register before any result is written.
+    fn protect(&mut self, operand: usize) {
         if self.operands[operand].register.is_some() {
             return;
         }
@@ -170,7 +234,7 @@ impl Program {
         self.n_registers += 1;
         self.operands[operand].register = Some(register);
         let from = Source::Operand(operand as u16);
-        for source in self.instructions.iter_mut().flat_map(|i| &mut i.sources) {
+        for source in self.instructions.iter_mut().flat_map(Instruction::sources_mut) {
             if *source == from {
                 *source = Source::Register(register);
             }
@@ -247,35 +311,47 @@ impl Program {
                 unsafe { load(operand, memory.0, start, std::slice::from_raw_parts_mut(register(r), len)) };
             }
         }
-        let read = |source: Source| -> &[f32] {
-            // SAFETY: registers hold initialised floats; operands and results are valid at
-            // `start..start + len`; an instruction never writes what it reads (`Builder::build`).
-            unsafe {
-                let at = match source {
-                    Source::Register(r) => register(r).cast_const(),
-                    Source::Operand(i) => match &self.operands[i as usize].access {
-                        Access::Dense { offset } => operands[i as usize].0.cast::<f32>().add(offset + start),
-                        Access::Strided(_) => unreachable!("strided operands have a register"),
-                    },
-                    Source::Result(i) => results[i as usize].0.cast::<f32>().add(start),
-                };
-                std::slice::from_raw_parts(at, len)
+        // SAFETY: registers are tiles of their own; operands and results are valid at `start..start + len`.
+        let source_at = |source: Source| unsafe {
+            match source {
+                Source::Register(r) => register(r),
+                Source::Operand(i) => match &self.operands[i as usize].access {
+                    Access::Dense { offset } => operands[i as usize].0.cast::<f32>().add(offset + start),
+                    Access::Strided(_) => unreachable!("strided operands have a register"),
+                },
+                Source::Result(i) => results[i as usize].0.cast::<f32>().add(start),
             }
         };
+        let target_at = |target: Target| match target {
+            Target::Register(r) => register(r),
+            // SAFETY: the result has `numel` elements.
+            Target::Result(i) => unsafe { results[i as usize].0.cast::<f32>().add(start) },
+        };
         for instruction in &self.instructions {
-            let y = match instruction.target {
-                Target::Register(r) => register(r),
-                // SAFETY: the result has `numel` elements.
-                Target::Result(i) => unsafe { results[i as usize].0.cast::<f32>().add(start) },
-            };
-            // SAFETY: as for `read`, and no source of this instruction lies here.
-            let y = unsafe { std::slice::from_raw_parts_mut(y, len) };
-            let [a, b, c] = instruction.sources;
-            match instruction.tile {
-                Tile::Map(f) => f(read(a), y),
-                Tile::MapWith(f, number) => f(read(a), number, y),
-                Tile::Zip(f) => f(read(a), read(b), y),
-                Tile::Zip3(f) => f(read(a), read(b), read(c), y),
+            match instruction {
+                Instruction::Block { tile, sources: [a, b, c], target } => {
+                    // SAFETY: registers hold initialised floats; an instruction never writes what it reads (`Builder::build`,
+                    // `share_memory`).
+                    let read = |source: &Source| unsafe {
+                        std::slice::from_raw_parts(source_at(*source).cast_const(), len)
+                    };
+                    // SAFETY: as for `read`, and no source of this instruction lies here.
+                    let y = unsafe { std::slice::from_raw_parts_mut(target_at(*target), len) };
+                    match tile {
+                        Tile::Map(f) => f(read(a), y),
+                        Tile::MapWith(f, number) => f(read(a), *number, y),
+                        Tile::Zip(f) => f(read(a), read(b), y),
+                        Tile::Zip3(f) => f(read(a), read(b), read(c), y),
+                    }
+                }
+                Instruction::Code { code, sources, targets } => {
+                    let mut pointers = [std::ptr::null_mut(); MAX_POINTERS];
+                    let at =
+                        sources.iter().map(|&s| source_at(s)).chain(targets.iter().map(|&t| target_at(t)));
+                    pointers.iter_mut().zip(at).for_each(|(pointer, at)| *pointer = at);
+                    // SAFETY: as for blocks; a result may lie where an operand does that nothing reads afterwards.
+                    unsafe { code.run(&pointers[..sources.len() + targets.len()], len) };
+                }
             }
         }
         for (result, memory) in self.results.iter().zip(results) {
@@ -304,7 +380,7 @@ impl Program {
 /// `operands[i]` points to the memory of operand i, valid for its dtype and layout, `results[i]` to memory
 /// for all elements of result i. During the call nobody else writes what is read here or touches what is
 /// written here. A result may lie in the memory of an operand of the same program only if that operand is
-/// dense, of the same dtype size, begins there and is protected; programs touch none of what another
+/// dense, of the same dtype size, begins there and was named to [`Program::share_memory`]; programs touch none of what another
 /// writes.
 pub(crate) unsafe fn run(programs: &[Program], operands: &[Memory], results: &[Memory]) {
     let n_tasks = programs.iter().map(Program::n_tasks).sum();
@@ -365,199 +441,4 @@ fn with_registers(len: usize, f: impl FnOnce(&mut [f32])) {
         }
         f(&mut registers[..len]);
     });
-}
-
-/// What a member of a group does to a tile, and the values it reads.
-struct Piece {
-    id: NodeId,
-    tile: Tile,
-    reads: SmallVec<[NodeId; 3]>,
-}
-
-/// Assigns registers: a value holds one from its instruction to its last use.
-struct Builder<'a> {
-    graph: &'a Graph,
-    members: &'a [NodeId],
-    operands: Vec<Operand>,
-    operand_of: HashMap<NodeId, Source>,
-    constants: Vec<(u16, f32)>,
-    constant_of: HashMap<u32, u16>,
-    results: Vec<Outcome>,
-    result_of: HashMap<NodeId, u16>,
-    free: Vec<u16>,
-    n_registers: u16,
-}
-
-impl<'a> Builder<'a> {
-    fn new(
-        graph: &'a Graph,
-        members: &'a [NodeId],
-        layout: &dyn Fn(NodeId) -> Layout,
-        needed: &dyn Fn(NodeId) -> bool,
-    ) -> Self {
-        let mut builder = Self {
-            graph,
-            members,
-            operands: Vec::new(),
-            operand_of: HashMap::new(),
-            constants: Vec::new(),
-            constant_of: HashMap::new(),
-            results: Vec::new(),
-            result_of: HashMap::new(),
-            free: Vec::new(),
-            n_registers: 0,
-        };
-        for &id in members {
-            for &input in &graph.node(id).inputs {
-                if !members.contains(&input) && !builder.operand_of.contains_key(&input) {
-                    let source = builder.outside(input, layout);
-                    builder.operand_of.insert(input, source);
-                }
-            }
-        }
-        for &id in members.iter().filter(|&&id| needed(id)) {
-            let dtype = graph.node(id).meta.dtype;
-            builder.result_of.insert(id, builder.results.len() as u16);
-            builder.results.push(Outcome { node: id, dtype, register: None });
-        }
-        builder
-    }
-
-    fn register(&mut self) -> u16 {
-        self.free.pop().unwrap_or_else(|| {
-            self.n_registers += 1;
-            self.n_registers - 1
-        })
-    }
-
-    /// A value from outside: a number, a dense operand, or one that needs a register of its own.
-    fn outside(&mut self, id: NodeId, layout: &dyn Fn(NodeId) -> Layout) -> Source {
-        let node = self.graph.node(id);
-        if let Kind::Literal(literal) = &node.kind
-            && let Some(number) = literal.uniform()
-        {
-            let bits = (number as f32).to_bits();
-            if let Some(&r) = self.constant_of.get(&bits) {
-                return Source::Register(r);
-            }
-            let r = self.register();
-            self.constant_of.insert(bits, r);
-            self.constants.push((r, number as f32));
-            return Source::Register(r);
-        }
-        let (layout, dtype) = (layout(id), node.meta.dtype);
-        let in_place = layout.is_contiguous() && dtype == DType::F32;
-        let access = match in_place {
-            true => Access::Dense { offset: layout.offset() },
-            false => Access::Strided(Walk::new(&layout)),
-        };
-        let register = (!in_place).then(|| self.register());
-        self.operands.push(Operand { node: id, access, dtype, register });
-        match register {
-            Some(r) => Source::Register(r),
-            None => Source::Operand(self.operands.len() as u16 - 1),
-        }
-    }
-
-    /// What each member does and reads. A product that only a sum or a difference reads is part of it: one pass over
-    /// a tile instead of two.
-    fn pieces(&self) -> Vec<Piece> {
-        let mut uses: HashMap<NodeId, usize> = HashMap::new();
-        for &input in self.members.iter().flat_map(|&id| &self.graph.node(id).inputs) {
-            *uses.entry(input).or_default() += 1;
-        }
-        let alone = |id: NodeId| uses[&id] == 1 && !self.result_of.contains_key(&id);
-        let product = |id: NodeId| {
-            matches!(self.graph.op(id), Some(Op::Mul(_))) && alone(id) && self.members.contains(&id)
-        };
-        let mut taken = std::collections::HashSet::new();
-        let mut pieces: Vec<Piece> = Vec::with_capacity(self.members.len());
-        for &id in self.members {
-            let node = self.graph.node(id);
-            let Kind::Op(op) = &node.kind else { unreachable!("groups are made of ops") };
-            let with = |product: NodeId, other: NodeId, tile: Tile| {
-                let factors = &self.graph.node(product).inputs;
-                (Piece { id, tile, reads: smallvec![factors[0], factors[1], other] }, product)
-            };
-            let joined = match (op, &node.inputs[..]) {
-                (Op::Add(_), &[a, b]) if product(a) => Some(with(a, b, Tile::Zip3(arithmetic::mul_add))),
-                (Op::Add(_), &[a, b]) if product(b) => Some(with(b, a, Tile::Zip3(arithmetic::mul_add))),
-                (Op::Sub(_), &[a, b]) if product(a) => Some(with(a, b, Tile::Zip3(arithmetic::mul_sub))),
-                (Op::Sub(_), &[a, b]) if product(b) => Some(with(b, a, Tile::Zip3(arithmetic::sub_mul))),
-                _ => None,
-            };
-            if let Some((piece, product)) = joined {
-                taken.insert(product);
-                pieces.push(piece);
-                continue;
-            }
-            let metas: SmallVec<[&Meta; 3]> = node.inputs.iter().map(|&x| &self.graph.node(x).meta).collect();
-            let tile = op.tile(&metas, &node.meta).expect("groups are made of ops with tiles");
-            pieces.push(Piece { id, tile, reads: node.inputs.iter().copied().collect() });
-        }
-        pieces.retain(|piece| !taken.contains(&piece.id));
-        pieces
-    }
-
-    fn build(mut self) -> Program {
-        let pieces = self.pieces();
-        let mut last_use: HashMap<NodeId, usize> = HashMap::new();
-        for (i, piece) in pieces.iter().enumerate() {
-            piece.reads.iter().for_each(|&input| {
-                last_use.insert(input, i);
-            });
-        }
-        let mut at: HashMap<NodeId, Source> = self.operand_of.clone();
-        let mut instructions = Vec::new();
-        for (i, &Piece { id, tile, ref reads }) in pieces.iter().enumerate() {
-            let node = self.graph.node(id);
-            let mut sources = [Source::Register(0); 3];
-            for (source, x) in sources.iter_mut().zip(reads) {
-                *source = at[x];
-            }
-            // The target is chosen while the sources are still held: a block function whose target
-            // is its source would be compiled to scalar code.
-            let result = self.result_of.get(&id).copied();
-            let huge = node.meta.numel() >= HUGE && !last_use.contains_key(&id);
-            let target = match result {
-                Some(r) if node.meta.dtype == DType::F32 && !huge => Target::Result(r),
-                _ => Target::Register(self.register()),
-            };
-            if let (Some(r), Target::Register(register)) = (result, target) {
-                self.results[r as usize].register = Some(register);
-            }
-            at.insert(
-                id,
-                match target {
-                    Target::Register(r) => Source::Register(r),
-                    Target::Result(r) => Source::Result(r),
-                },
-            );
-            instructions.push(Instruction { tile, sources, target });
-            // Registers of members that are not read again; a converted result is held to the end.
-            let mut inputs = reads.clone();
-            inputs.sort_unstable();
-            inputs.dedup();
-            for x in inputs {
-                let converted = self.result_of.contains_key(&x);
-                if let (Source::Register(r), true) = (at[&x], self.members.contains(&x) && !converted)
-                    && last_use[&x] == i
-                {
-                    self.free.push(r);
-                }
-            }
-        }
-        let first = self.members[0];
-        let mut program = Program {
-            numel: self.graph.node(first).meta.numel(),
-            tile: MAX_TILE,
-            instructions,
-            constants: self.constants,
-            operands: self.operands,
-            results: self.results,
-            n_registers: self.n_registers as usize,
-        };
-        program.set_tile();
-        program
-    }
 }
