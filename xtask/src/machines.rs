@@ -24,15 +24,26 @@ export PATH=/bin
 /bin/busybox --install -s /bin
 mount -t proc proc /proc; mount -t devtmpfs dev /dev; mount -t tmpfs tmp /tmp
 for flag in avx2 avx512f amx_tile amx_bf16; do grep -q -m1 -w $flag /proc/cpuinfo && echo "guest: has $flag"; done
-/test --test-threads=1 TEST
+/undisturbed /test --test-threads=1 TEST
 echo "guest: status $?"
 sleep 1
 reboot -f
 "#;
 
+/// Runs a program whose threads take turns only where they wait: see [`BOOT`]. Few builds of busybox have `chrt`.
+const UNDISTURBED: &str = "#include <sched.h>
+#include <unistd.h>
+int main(int n, char **args) {
+    struct sched_param priority = {50};
+    sched_setscheduler(0, SCHED_FIFO, &priority);
+    execv(args[1], args + 1);
+    return 127;
+}
+";
+
 /// ACPI is off, since turning it on crashes Bochs on the newer models; hence no power switch, and a reboot by triple
 /// fault ends it. Bochs lacks XFD, without which Linux gives AMX to nobody unless it is told (from 6.15 on) that feature
-/// 324 is there; tiles are then not kept over a change of threads, so a thread that uses them should not be interrupted.
+/// 324 is there; tiles are then not kept over a change of threads, so none may happen while a thread uses them.
 const BOOT: &str = "default test
 prompt 0
 label test
@@ -139,6 +150,9 @@ impl CdParts {
         }
         std::fs::write(guest.join("init"), INIT.replace("TEST", only))?;
         std::fs::write(cd.join("isolinux.cfg"), BOOT)?;
+        std::fs::write(dir.join("undisturbed.c"), UNDISTURBED)?;
+        let options = ["-static", "-o", "guest/undisturbed", "undisturbed.c"];
+        succeed(Command::new("cc").args(options).current_dir(dir))?;
         let pack = "chmod +x init && find . | bin/busybox cpio -o -H newc > ../cd/initrd";
         succeed(Command::new("sh").args(["-c", pack]).current_dir(&guest))?;
         let options = "-as mkisofs -quiet -r -o boot.iso -b isolinux.bin -c boot.cat -no-emul-boot \
