@@ -104,7 +104,7 @@ fn avx512(args: &[&str]) -> Result<()> {
     let said = String::from_utf8_lossy(&said).replace('\r', "");
     println!("{said}");
     ensure!(!said.is_empty(), "Bochs did not start:\n{}", String::from_utf8_lossy(&output.stdout));
-    // Seen once in ten: a kernel that stumbles over the emulator while it starts.
+    // Seen once in a dozen starts: a kernel that stumbles over the emulator.
     ensure!(said.contains("guest: status"), "the guest did not come to its end; try again");
     ensure!(said.contains("guest: has avx512f"), "{cpu} has no AVX-512");
     ensure!(said.contains("guest: status 0"), "the tests failed on {cpu}");
