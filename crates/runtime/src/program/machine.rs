@@ -5,6 +5,9 @@
 //! middle of its first numbers, which a byte then reaches. `rcx` is how far the loop is. Values live in `ymm0`–`ymm13`; `ymm14` is free for each line, `ymm15` holds the mask. All loads of a vector
 //! come before its stores, so an output may lie where an input does.
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
 use memmap2::{Mmap, MmapMut};
 use thalweg_kernels::simd::{Isa, isa};
 use thalweg_tensor::ops::Relation;
@@ -21,6 +24,10 @@ const NUMBER: i32 = size_of::<[f32; 8]>() as i32;
 const MIDDLE: i32 = 4 * NUMBER;
 /// Most inputs and outputs together: their addresses are gathered on the stack for each tile.
 pub(super) const MAX_POINTERS: usize = 24;
+
+/// Most loops at a time: each has a page of its own, and Linux gives a process 65,530 pieces of memory for all purposes.
+const MAX_LOOPS: usize = 16 << 10;
+static LOOPS: AtomicUsize = AtomicUsize::new(0);
 
 /// A loop of machine code.
 pub(super) struct Code {
@@ -40,8 +47,15 @@ pub(super) fn fits(straight: &Straight) -> bool {
 }
 
 impl Code {
-    /// Machine code for what [`fits`], or `None` if the system gives no memory for code.
+    /// Machine code for what [`fits`], or `None` if the system gives no memory for code or there is much of it already.
     pub(super) fn new(straight: &Straight) -> Option<Self> {
+        Self::as_one_of(MAX_LOOPS, straight)
+    }
+
+    fn as_one_of(most: usize, straight: &Straight) -> Option<Self> {
+        if LOOPS.load(Relaxed) >= most {
+            return None;
+        }
         let registers = straight.registers(VALUES).expect("it fits");
         let mut emitter = Emitter {
             code: Assembler::default(),
@@ -54,7 +68,9 @@ impl Code {
         let mut memory = MmapMut::map_anon(code.bytes.len()).ok()?;
         memory.copy_from_slice(&code.bytes);
         let n_pointers = straight.n_inputs + straight.outputs.len();
-        Some(Self { memory: memory.make_exec().ok()?, n_pointers, numbers })
+        let memory = memory.make_exec().ok()?;
+        LOOPS.fetch_add(1, Relaxed);
+        Some(Self { memory, n_pointers, numbers })
     }
 
     /// Runs it over `len` elements.
@@ -73,6 +89,12 @@ impl Code {
             let middle = self.numbers.as_ptr().wrapping_byte_add(MIDDLE as usize);
             entry(pointers.as_ptr(), len * size_of::<f32>(), middle);
         }
+    }
+}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        LOOPS.fetch_sub(1, Relaxed);
     }
 }
 
@@ -429,6 +451,16 @@ mod tests {
                 (0..20).for_each(|len| check(&straight, len, &mut random, &format!("{does:?} of {reads:?}")));
             }
         }
+    }
+
+    #[test]
+    fn where_there_is_much_of_it_no_more_is_made() {
+        let line = Line { does: Arithmetic::Copy, reads: [Argument::Number(1.0); 3] };
+        let straight = Straight { lines: vec![line], n_inputs: 0, outputs: vec![0] };
+        let first = Code::new(&straight).expect("memory for code");
+        assert!(Code::as_one_of(1, &straight).is_none());
+        drop(first);
+        assert!(Code::new(&straight).is_some());
     }
 
     #[test]
