@@ -151,7 +151,7 @@ fn sibling_params() -> (f64, f64) {
 }
 
 /// A binary tree-LSTM of the size of Tai, Socher and Manning's (words of 300 numbers, states of 150, batches of 25) on
-/// random trees as long as the sentences of the Stanford Sentiment Treebank: loss and gradients one by one against one
+/// random trees as long and as deep as those of the Stanford Sentiment Treebank: loss and gradients one by one against one
 /// batch, by medians.
 fn trees() -> f64 {
     const WORD: usize = 300;
@@ -163,19 +163,19 @@ fn trees() -> f64 {
     let joint = weight("joint", 2 * STATE, 5 * STATE);
     let head = weight("head", STATE, 5);
     let sizes: Vec<usize> =
-        rng.randint([25], 8, 30).to_vec::<i64>().into_iter().map(|n| n as usize).collect();
+        rng.randint([25], 6, 33).to_vec::<i64>().into_iter().map(|n| n as usize).collect();
     let word = |i: usize| {
         let gates = words[i % 100].matmul(&leaf.get()).chunk(3, 1);
         let c = gates[0].sigmoid() * gates[1].tanh();
         (gates[2].sigmoid() * c.tanh(), c)
     };
-    // A tree of n leaves: the first half joined with the second.
+    // A tree of n leaves. Two of three nodes join a word with all the rest, as in sentences: 19 leaves are about ten deep.
     fn encode(n: usize, at: usize, leaf: &dyn Fn(usize) -> (Tensor, Tensor), w: &Param) -> (Tensor, Tensor) {
         if n == 1 {
             return leaf(at);
         }
-        let half = n / 2 + at % 2 * usize::from(n > 2) * (n % 2);
-        let ((h1, c1), (h2, c2)) = (encode(half, at, leaf, w), encode(n - half, at + half, leaf, w));
+        let left = [1, n - 1, 1 + at * 31 % (n - 1)][(at * 7 + n * 13) % 3];
+        let ((h1, c1), (h2, c2)) = (encode(left, at, leaf, w), encode(n - left, at + left, leaf, w));
         let gates = Tensor::concat(&[&h1, &h2], 1).matmul(&w.get()).chunk(5, 1);
         let c = gates[0].sigmoid() * gates[3].tanh() + gates[1].sigmoid() * c1 + gates[2].sigmoid() * c2;
         (gates[4].sigmoid() * c.tanh(), c)

@@ -1,7 +1,8 @@
 //! The few instructions of x86-64 that a loop over vectors needs, as bytes.
 //!
-//! Vector instructions are all in the three-byte VEX form on 256 bits (Intel's manual, volume 2, 2.3): the same bytes for
-//! each, but for an opcode and where its arguments are.
+//! Vector instructions are all in a VEX form on 256 bits (Intel's manual, volume 2, 2.3): the same bytes for each, but for
+//! an opcode and where its arguments are. Of two ways to say the same the shorter one is taken: long bodies outgrow what
+//! the CPU decodes in a cycle.
 
 /// A vector instruction: the map of opcodes, the prefix that it implies, its opcode.
 #[derive(Debug, Clone, Copy)]
@@ -43,10 +44,23 @@ pub(super) enum Place {
     Register(u8),
     /// `[rdx + offset]`.
     Table(i32),
-    /// `[rax + rcx]`.
-    Element,
-    /// `[rdx + rax + 32]`.
-    Mask,
+    /// `[base + rcx]`.
+    Element(Base),
+    /// `[rdx + rax + offset]`.
+    Left(i8),
+}
+
+/// A register that holds an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Base(u8);
+
+impl Base {
+    /// The one that is free at any time.
+    pub const RAX: Self = Self(0);
+    /// Those that may hold an address for the whole loop.
+    pub const KEPT: [Self; 7] = [Self(9), Self(10), Self(11), Self(3), Self(12), Self(14), Self(15)];
+    /// Those of them that belong to the caller: `rbx`, `r12`, `r14` and `r15`.
+    const BORROWED: [Self; 4] = [Self(3), Self(12), Self(14), Self(15)];
 }
 
 /// Where a jump's distance is written once it is known.
@@ -63,22 +77,36 @@ impl Assembler {
     /// `d = instruction(a, b)`. An instruction with one argument has it in `b`, and 0 for `a`.
     pub fn vector(&mut self, Instruction(map, prefix, opcode): Instruction, d: u8, a: u8, b: Place) {
         assert!(d < 16 && a < 16);
-        let high = |register: u8| register >> 3 & 1;
-        let b_high = if let Place::Register(b) = b { high(b) } else { 0 };
+        let b_high = match b {
+            Place::Register(b) | Place::Element(Base(b)) => high(b),
+            Place::Table(_) | Place::Left(_) => 0,
+        };
         // The top bits of registers, and all of `a`, are stored inverted.
-        self.bytes.push(0xc4);
-        self.bytes.push((high(d) ^ 1) << 7 | 1 << 6 | (b_high ^ 1) << 5 | map);
-        self.bytes.push((a ^ 15) << 3 | 1 << 2 | prefix);
+        let rest = (a ^ 15) << 3 | 1 << 2 | prefix;
+        match map == MAP_0F && b_high == 0 {
+            true => self.bytes.extend([0xc5, (high(d) ^ 1) << 7 | rest]),
+            false => self.bytes.extend([0xc4, (high(d) ^ 1) << 7 | 1 << 6 | (b_high ^ 1) << 5 | map, rest]),
+        }
         self.bytes.push(opcode);
         let (d, rax, rcx, rdx, with_index) = ((d & 7) << 3, 0, 1, 2, 4);
         match b {
             Place::Register(b) => self.bytes.push(3 << 6 | d | b & 7),
-            Place::Table(offset) => {
-                self.bytes.push(2 << 6 | d | rdx);
+            Place::Table(offset) => self.at_offset(d | rdx, offset),
+            Place::Element(Base(base)) => self.bytes.extend([d | with_index, rcx << 3 | base & 7]),
+            Place::Left(offset) => {
+                self.bytes.extend([1 << 6 | d | with_index, rax << 3 | rdx, offset.cast_unsigned()]);
+            }
+        }
+    }
+
+    /// The end of an instruction whose memory is at some bytes from a register.
+    fn at_offset(&mut self, registers: u8, offset: i32) {
+        match i8::try_from(offset) {
+            Ok(offset) => self.bytes.extend([1 << 6 | registers, offset.cast_unsigned()]),
+            Err(_) => {
+                self.bytes.push(2 << 6 | registers);
                 self.bytes.extend(offset.to_le_bytes());
             }
-            Place::Element => self.bytes.extend([d | with_index, rcx << 3 | rax]),
-            Place::Mask => self.bytes.extend([1 << 6 | d | with_index, rax << 3 | rdx, 32]),
         }
     }
 
@@ -87,19 +115,19 @@ impl Assembler {
         self.vector(Instruction::LOAD, d, 0, b);
     }
 
-    /// `d` = the lanes at `[rax + rcx]` where the mask has the sign, 0 elsewhere.
-    pub fn load_masked(&mut self, d: u8, mask: u8) {
-        self.vector(Instruction::LOAD_MASKED, d, mask, Place::Element);
+    /// `d` = the lanes of an element where the mask has the sign, 0 elsewhere.
+    pub fn load_masked(&mut self, d: u8, mask: u8, from: Base) {
+        self.vector(Instruction::LOAD_MASKED, d, mask, Place::Element(from));
     }
 
-    /// `[rax + rcx] = a`.
-    pub fn store(&mut self, a: u8) {
-        self.vector(Instruction::STORE, a, 0, Place::Element);
+    /// An element = `a`.
+    pub fn store(&mut self, a: u8, to: Base) {
+        self.vector(Instruction::STORE, a, 0, Place::Element(to));
     }
 
-    /// `[rax + rcx]` = the lanes of `a` where the mask has the sign; the others are left alone.
-    pub fn store_masked(&mut self, a: u8, mask: u8) {
-        self.vector(Instruction::STORE_MASKED, a, mask, Place::Element);
+    /// An element = the lanes of `a` where the mask has the sign; the others are left alone.
+    pub fn store_masked(&mut self, a: u8, mask: u8, to: Base) {
+        self.vector(Instruction::STORE_MASKED, a, mask, Place::Element(to));
     }
 
     /// `d` = all bits where the predicate holds between `a` and `b`.
@@ -114,17 +142,28 @@ impl Assembler {
         self.bytes.push(mask << 4);
     }
 
-    /// `rcx = 0; r8 = rsi` without what is less than a vector.
+    /// Saves what belongs to the caller; `rcx = 0; r8 = rsi` without what is less than a vector.
     pub fn begin(&mut self) {
+        for Base(register) in Base::BORROWED {
+            self.with_top_bit(register);
+            self.bytes.push(0x50 | register & 7); // push
+        }
         self.bytes.extend([0x31, 0xc9]); // xor ecx, ecx
         self.bytes.extend([0x49, 0x89, 0xf0]); // mov r8, rsi
         self.bytes.extend([0x49, 0x83, 0xe0, 0xe0]); // and r8, -32
     }
 
-    /// `rax = [rdi + offset]`.
-    pub fn address(&mut self, offset: i32) {
-        self.bytes.extend([0x48, 0x8b, 0x87]); // mov rax, [rdi + offset]
-        self.bytes.extend(offset.to_le_bytes());
+    /// The prefix of registers above seven, where they are the only argument.
+    fn with_top_bit(&mut self, register: u8) {
+        if high(register) == 1 {
+            self.bytes.push(0x41);
+        }
+    }
+
+    /// `base = [rdi + offset]`.
+    pub fn address(&mut self, Base(base): Base, offset: i32) {
+        self.bytes.extend([0x48 | high(base) << 2, 0x8b]); // mov base, [rdi + offset]
+        self.at_offset((base & 7) << 3 | 7, offset);
     }
 
     /// Jumps if `rcx >= r8`.
@@ -164,9 +203,18 @@ impl Assembler {
         self.bytes.extend([0x48, 0x29, 0xf0]); // sub rax, rsi
     }
 
-    /// Leaves, with the upper halves of all vectors clean, as the functions of others want them.
+    /// Leaves, with the upper halves of all vectors clean, as the functions of others want them, and all as the caller had it.
     pub fn end(&mut self) {
         self.bytes.extend([0xc5, 0xf8, 0x77]); // vzeroupper
+        for Base(register) in Base::BORROWED.into_iter().rev() {
+            self.with_top_bit(register);
+            self.bytes.push(0x58 | register & 7); // pop
+        }
         self.bytes.push(0xc3); // ret
     }
+}
+
+/// The bit of a register's number that lies apart from the others.
+fn high(register: u8) -> u8 {
+    register >> 3 & 1
 }

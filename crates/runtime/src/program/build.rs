@@ -15,8 +15,8 @@ use super::machine::{self, Code};
 use super::straight::{Argument, Arithmetic, Line, Straight};
 use super::{Access, HUGE, Instruction, MAX_TILE, Operand, Outcome, Program, Source, Target, Walk};
 
-/// Elements from which machine code is made: below, a call is quicker than what it saves.
-const MIN_CODE: usize = 64;
+/// Elements from which machine code is made: a vector.
+const MIN_CODE: usize = 8;
 
 /// What a member of a group does, and the values it reads.
 struct Piece {

@@ -1,23 +1,33 @@
 //! Straight code as machine code: one loop over vectors of eight floats, for x86-64 with AVX2.
 //!
 //! The function takes `pointers` in `rdi`, the addresses of inputs, then of outputs; `bytes` in `rsi`, how many of each;
-//! `numbers` in `rdx`, a table with each number eight times, behind the mask for the last, partial vector. `rcx` is how far the
-//! loop is. Values live in `ymm0`–`ymm13`; `ymm14` is free for each line, `ymm15` holds the mask. All loads of a vector
+//! `numbers` in `rdx`, a table with each number eight times, behind the mask for the last, partial vector; `rdx` is in the
+//! middle of its first numbers, which a byte then reaches. `rcx` is how far the loop is. Values live in `ymm0`–`ymm13`; `ymm14` is free for each line, `ymm15` holds the mask. All loads of a vector
 //! come before its stores, so an output may lie where an input does.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use memmap2::{Mmap, MmapMut};
 use thalweg_kernels::simd::{Isa, isa};
 use thalweg_tensor::ops::Relation;
 
-use super::assembler::{Assembler, Instruction, Place};
+use super::assembler::{Assembler, Base, Instruction, Place};
 use super::straight::{Argument, Arithmetic, Line, Registers, Straight};
 
 /// Registers for values.
 const VALUES: u8 = 14;
 const FREE: u8 = 14;
 const MASK: u8 = 15;
+/// Bytes of a number in its table, and of the table before what `rdx` points to.
+const NUMBER: i32 = size_of::<[f32; 8]>() as i32;
+const MIDDLE: i32 = 4 * NUMBER;
 /// Most inputs and outputs together: their addresses are gathered on the stack for each tile.
 pub(super) const MAX_POINTERS: usize = 24;
+
+/// Most loops at a time: each has a page of its own, and Linux gives a process 65,530 pieces of memory for all purposes.
+const MAX_LOOPS: usize = 16 << 10;
+static LOOPS: AtomicUsize = AtomicUsize::new(0);
 
 /// A loop of machine code.
 pub(super) struct Code {
@@ -37,8 +47,15 @@ pub(super) fn fits(straight: &Straight) -> bool {
 }
 
 impl Code {
-    /// Machine code for what [`fits`], or `None` if the system gives no memory for code.
+    /// Machine code for what [`fits`], or `None` if the system gives no memory for code or there is much of it already.
     pub(super) fn new(straight: &Straight) -> Option<Self> {
+        Self::as_one_of(MAX_LOOPS, straight)
+    }
+
+    fn as_one_of(most: usize, straight: &Straight) -> Option<Self> {
+        if LOOPS.load(Relaxed) >= most {
+            return None;
+        }
         let registers = straight.registers(VALUES).expect("it fits");
         let mut emitter = Emitter {
             code: Assembler::default(),
@@ -51,7 +68,9 @@ impl Code {
         let mut memory = MmapMut::map_anon(code.bytes.len()).ok()?;
         memory.copy_from_slice(&code.bytes);
         let n_pointers = straight.n_inputs + straight.outputs.len();
-        Some(Self { memory: memory.make_exec().ok()?, n_pointers, numbers })
+        let memory = memory.make_exec().ok()?;
+        LOOPS.fetch_add(1, Relaxed);
+        Some(Self { memory, n_pointers, numbers })
     }
 
     /// Runs it over `len` elements.
@@ -67,8 +86,15 @@ impl Code {
         // tables, and reads and writes at the pointers as the caller promises.
         unsafe {
             let entry = std::mem::transmute::<*const u8, Entry>(self.memory.as_ptr());
-            entry(pointers.as_ptr(), len * size_of::<f32>(), self.numbers.as_ptr());
+            let middle = self.numbers.as_ptr().wrapping_byte_add(MIDDLE as usize);
+            entry(pointers.as_ptr(), len * size_of::<f32>(), middle);
         }
+    }
+}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        LOOPS.fetch_sub(1, Relaxed);
     }
 }
 
@@ -84,6 +110,9 @@ struct Emitter<'a> {
 impl Emitter<'_> {
     fn loop_over_vectors(&mut self) {
         self.code.begin();
+        for (pointer, base) in Base::KEPT.into_iter().enumerate().take(self.n_pointers()) {
+            self.code.address(base, address(pointer));
+        }
         let next = self.code.bytes.len();
         let no_vector = self.code.jump_if_no_vector();
         self.body(false);
@@ -91,7 +120,7 @@ impl Emitter<'_> {
         self.code.land(no_vector);
         let no_element = self.code.jump_if_no_element();
         self.code.what_is_left();
-        self.code.load(MASK, Place::Mask);
+        self.code.load(MASK, Place::Left((NUMBER - MIDDLE) as i8));
         self.body(true);
         self.code.land(no_element);
         self.code.end();
@@ -105,28 +134,34 @@ impl Emitter<'_> {
                 if let Argument::Input(k) = *argument
                     && !std::mem::replace(&mut loaded[k], true)
                 {
-                    let to = self.registers.inputs[k];
-                    self.address(k);
+                    let (to, from) = (self.registers.inputs[k], self.base(k));
                     match masked {
-                        false => self.code.load(to, Place::Element),
-                        true => self.code.load_masked(to, MASK),
+                        false => self.code.load(to, Place::Element(from)),
+                        true => self.code.load_masked(to, MASK, from),
                     }
                 }
             }
             self.line(line, self.registers.lines[i]);
         }
         for (k, &output) in self.straight.outputs.iter().enumerate() {
-            let from = self.registers.lines[output];
-            self.address(self.straight.n_inputs + k);
+            let (from, to) = (self.registers.lines[output], self.base(self.straight.n_inputs + k));
             match masked {
-                false => self.code.store(from),
-                true => self.code.store_masked(from, MASK),
+                false => self.code.store(from, to),
+                true => self.code.store_masked(from, MASK, to),
             }
         }
     }
 
-    fn address(&mut self, pointer: usize) {
-        self.code.address((pointer * size_of::<usize>()) as i32);
+    fn n_pointers(&self) -> usize {
+        self.straight.n_inputs + self.straight.outputs.len()
+    }
+
+    /// The register with an address of an input or output: one that keeps it, or one that it is brought to.
+    fn base(&mut self, pointer: usize) -> Base {
+        Base::KEPT.get(pointer).copied().unwrap_or_else(|| {
+            self.code.address(Base::RAX, address(pointer));
+            Base::RAX
+        })
     }
 
     /// One line. `d` is none of the registers that it reads.
@@ -234,8 +269,13 @@ impl Emitter<'_> {
         if known.is_none() {
             self.numbers.push([number; 8]);
         }
-        Place::Table((i * size_of::<[f32; 8]>()) as i32)
+        Place::Table(i as i32 * NUMBER - MIDDLE)
     }
+}
+
+/// Where in the table of addresses one lies.
+fn address(pointer: usize) -> i32 {
+    (pointer * size_of::<usize>()) as i32
 }
 
 #[cfg(test)]
@@ -411,6 +451,16 @@ mod tests {
                 (0..20).for_each(|len| check(&straight, len, &mut random, &format!("{does:?} of {reads:?}")));
             }
         }
+    }
+
+    #[test]
+    fn where_there_is_much_of_it_no_more_is_made() {
+        let line = Line { does: Arithmetic::Copy, reads: [Argument::Number(1.0); 3] };
+        let straight = Straight { lines: vec![line], n_inputs: 0, outputs: vec![0] };
+        let first = Code::new(&straight).expect("memory for code");
+        assert!(Code::as_one_of(1, &straight).is_none());
+        drop(first);
+        assert!(Code::new(&straight).is_some());
     }
 
     #[test]
