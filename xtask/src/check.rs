@@ -67,7 +67,7 @@ fn cargo(args: &[&str]) -> Result<()> {
     succeed(Command::new(env!("CARGO")).args(args).current_dir(root()))
 }
 
-fn succeed(command: &mut Command) -> Result<()> {
+pub fn succeed(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
     ensure!(status.success(), "{command:?} ended with {status}");
     Ok(())
@@ -160,7 +160,10 @@ fn memory() -> Result<()> {
         ];
         let mut command = Command::new("valgrind");
         succeed(
-            command.args(options).arg(test_binary("thalweg-core")?).args(["--test-threads=1", "--quiet"]),
+            command
+                .args(options)
+                .arg(test_binary("thalweg-core", &mut Command::new(env!("CARGO")))?)
+                .args(["--test-threads=1", "--quiet"]),
         )?;
     }
     if !works(Command::new("cargo").args(["+nightly", "--version"])) {
@@ -181,12 +184,13 @@ fn memory() -> Result<()> {
     )
 }
 
-/// The unit-test binary of a crate, found by asking cargo: valgrind is to run it, not cargo.
-fn test_binary(package: &str) -> Result<String> {
-    let built = Command::new(env!("CARGO"))
+/// The unit-test binary of a crate, found by asking cargo: something else is to run it.
+pub fn test_binary(package: &str, cargo: &mut Command) -> Result<String> {
+    let built = cargo
         .args(["test", "-p", package, "--lib", "--no-run", "--message-format=json"])
         .current_dir(root())
         .output()?;
+    ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let messages = String::from_utf8_lossy(&built.stdout);
     let binaries = messages.lines().filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok());
     let binary = binaries.filter_map(|m| m["executable"].as_str().map(str::to_owned)).next_back();

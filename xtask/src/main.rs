@@ -4,6 +4,7 @@ mod bench;
 mod bench_cluster;
 mod check;
 mod golden;
+mod machines;
 mod op_page;
 mod programs;
 mod proto;
@@ -20,6 +21,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   bench [--rounds N] [--peers burn,candle] [GROUP ...]
                                          ours and rivals in one sitting (THALWEG_PYTHON names their interpreter)
   bench cluster [null|dense|sparse|delays] the parameter server, raw sockets, TensorFlow's (THALWEG_PYTHON)
+  machines [avx512|neon] [--only TEST]   the kernels on emulated CPUs (needs Bochs and a kernel, or QEMU; see its file)
   op-page                                write docs/ops.md from the list of ops
   proto                                  write the Rust of the control plane from its .proto file
   simulate [--seed N | --from N --count N] the cluster under crashes, loss and pauses, without end
@@ -48,6 +50,7 @@ fn run() -> Result<()> {
         }
         Some((&"bench", ["cluster", parts @ ..])) => bench_cluster::run(parts),
         Some((&"bench", rest)) => bench::run(rest),
+        Some((&"machines", rest)) => machines::run(rest),
         Some((&"op-page", [])) => op_page::write(),
         Some((&"proto", [])) => proto::write(),
         Some((&"simulate", rest)) => match value(rest, "--seed") {

@@ -35,6 +35,7 @@ pub(super) unsafe fn pack_panel<T: Element>(
             4 => pack_const::<T, 4>(source, n_valid, k, to),
             6 => pack_const::<T, 6>(source, n_valid, k, to),
             8 => pack_const::<T, 8>(source, n_valid, k, to),
+            12 => pack_const::<T, 12>(source, n_valid, k, to),
             16 => pack_const::<T, 16>(source, n_valid, k, to),
             24 => pack_const::<T, 24>(source, n_valid, k, to),
             48 => pack_const::<T, 48>(source, n_valid, k, to),

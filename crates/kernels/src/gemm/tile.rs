@@ -13,12 +13,6 @@ use super::windows::WindowTile;
 use crate::simd::{Isa, isa};
 use crate::stream::prefetch;
 
-/// Tile heights of the instruction sets: C takes `MR × NV` of 16 registers (AVX2: 6×2) or 32
-/// (AVX-512: 8×3), B and the broadcast of A take the rest.
-const PLAIN_MR: usize = 4;
-const AVX2_MR: usize = 6;
-const AVX512_MR: usize = 8;
-
 /// Steps of k in one round of the tile's loop.
 const UNROLL: usize = 4;
 
@@ -101,6 +95,8 @@ pub(super) fn kernels_f32() -> &'static Kernels<f32> {
         Isa::Avx512 => &avx512_f32::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => &avx2_f32::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &neon_f32::KERNELS,
         _ => &plain_f32::KERNELS,
     }
 }
@@ -112,6 +108,8 @@ pub(super) fn kernels_f64() -> &'static Kernels<f64> {
         Isa::Avx512 => &avx512_f64::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => &avx2_f64::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &neon_f64::KERNELS,
         _ => &plain_f64::KERNELS,
     }
 }
@@ -239,9 +237,9 @@ unsafe fn load_part<V: Vector, const N: usize, const PARTIAL: bool>(
 }
 
 /// Instantiates the kernels for one vector type: a module with a `KERNELS`. The literals are the tile
-/// heights and widths to generate, up to `$mr` and `$nv`.
+/// heights and widths to generate; the last ones are those of a full tile.
 macro_rules! kernels {
-    ($name:ident, $vector:ty, $elem:ty, $mr:ident, [$($m:literal)*], [$($n:literal)*] $(, $features:literal)?) => {
+    ($name:ident, $vector:ty, $elem:ty, [$($m:literal)*], [$($n:literal)*] $(, $features:literal)?) => {
         mod $name {
             use super::super::gemv::{axpy_body, dots_body};
             use super::super::windows::window_body;
@@ -249,10 +247,11 @@ macro_rules! kernels {
             #[allow(unused_imports, reason = "the portable kernels need none of the vector types")]
             use super::types::*;
 
+            const MR: usize = [$($m),*].len();
             const NV: usize = [$($n),*].len();
 
             pub(super) static KERNELS: Kernels<$elem> = Kernels {
-                mr: super::$mr,
+                mr: MR,
                 nr: NV * <$vector as Vector>::LANES,
                 lanes: <$vector as Vector>::LANES,
                 pick,
@@ -264,9 +263,9 @@ macro_rules! kernels {
             fn pick(rows: usize, vectors: usize, partial: bool, a_packed: bool) -> TileFn<$elem> {
                 match (partial, a_packed) {
                     (false, false) => pick_cols::<false, 0>(rows, vectors),
-                    (false, true) => pick_cols::<false, { super::$mr }>(rows, vectors),
+                    (false, true) => pick_cols::<false, MR>(rows, vectors),
                     (true, false) => pick_cols::<true, 0>(rows, vectors),
-                    (true, true) => pick_cols::<true, { super::$mr }>(rows, vectors),
+                    (true, true) => pick_cols::<true, MR>(rows, vectors),
                 }
             }
 
@@ -280,36 +279,36 @@ macro_rules! kernels {
             fn window_rows<const N: usize, const PARTIAL: bool>(rows: usize) -> unsafe fn(&WindowTile<$elem>) {
                 match rows {
                     $($m => window::<$m, N, PARTIAL>,)*
-                    _ => unreachable!("a tile has 1 to {} rows, not {rows}", super::$mr),
+                    _ => unreachable!("a tile has 1 to {MR} rows, not {rows}"),
                 }
             }
 
-            fn pick_cols<const PARTIAL: bool, const MR: usize>(rows: usize, vectors: usize) -> TileFn<$elem> {
+            fn pick_cols<const PARTIAL: bool, const PANEL: usize>(rows: usize, vectors: usize) -> TileFn<$elem> {
                 match vectors {
-                    $($n => pick_rows::<$n, PARTIAL, MR>(rows),)*
+                    $($n => pick_rows::<$n, PARTIAL, PANEL>(rows),)*
                     _ => unreachable!("a tile has 1 to {NV} vectors, not {vectors}"),
                 }
             }
 
-            fn pick_rows<const N: usize, const PARTIAL: bool, const MR: usize>(rows: usize) -> TileFn<$elem> {
+            fn pick_rows<const N: usize, const PARTIAL: bool, const PANEL: usize>(rows: usize) -> TileFn<$elem> {
                 match rows {
-                    $($m => tile::<$m, N, PARTIAL, MR>,)*
-                    _ => unreachable!("a tile has 1 to {} rows, not {rows}", super::$mr),
+                    $($m => tile::<$m, N, PARTIAL, PANEL>,)*
+                    _ => unreachable!("a tile has 1 to {MR} rows, not {rows}"),
                 }
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn tile<const M: usize, const N: usize, const PARTIAL: bool, const MR: usize>(
+            unsafe fn tile<const M: usize, const N: usize, const PARTIAL: bool, const PANEL: usize>(
                 tile: &Tile<$elem>,
             ) {
                 // SAFETY: passed on to the caller; the attribute compiles the body for its vectors.
-                unsafe { super::tile_body::<$vector, M, N, PARTIAL, MR>(tile) }
+                unsafe { super::tile_body::<$vector, M, N, PARTIAL, PANEL>(tile) }
             }
 
             $(#[target_feature(enable = $features)])?
             unsafe fn window<const M: usize, const N: usize, const PARTIAL: bool>(tile: &WindowTile<$elem>) {
                 // SAFETY: passed on to the caller; the attribute compiles the body for its vectors.
-                unsafe { window_body::<$vector, M, N, PARTIAL, { super::$mr }>(tile) }
+                unsafe { window_body::<$vector, M, N, PARTIAL, MR>(tile) }
             }
 
             $(#[target_feature(enable = $features)])?
@@ -329,17 +328,24 @@ macro_rules! kernels {
 
 mod types {
     pub(super) use super::Plain;
+    #[cfg(target_arch = "aarch64")]
+    pub(super) use std::arch::aarch64::{float32x4_t, float64x2_t};
     #[cfg(target_arch = "x86_64")]
     pub(super) use std::arch::x86_64::{__m256, __m256d, __m512, __m512d};
 }
 
-kernels!(plain_f32, Plain<f32>, f32, PLAIN_MR, [1 2 3 4], [1 2]);
-kernels!(plain_f64, Plain<f64>, f64, PLAIN_MR, [1 2 3 4], [1 2]);
+// C takes 12 of 16 registers (AVX2) or 24 of 32 (AVX-512, NEON), B and the broadcast of A take the rest.
+kernels!(plain_f32, Plain<f32>, f32, [1 2 3 4], [1 2]);
+kernels!(plain_f64, Plain<f64>, f64, [1 2 3 4], [1 2]);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f32, __m256, f32, AVX2_MR, [1 2 3 4 5 6], [1 2], "avx2,fma");
+kernels!(avx2_f32, __m256, f32, [1 2 3 4 5 6], [1 2], "avx2,fma");
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2_f64, __m256d, f64, AVX2_MR, [1 2 3 4 5 6], [1 2], "avx2,fma");
+kernels!(avx2_f64, __m256d, f64, [1 2 3 4 5 6], [1 2], "avx2,fma");
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f32, __m512, f32, AVX512_MR, [1 2 3 4 5 6 7 8], [1 2 3], "avx512f,avx512vl");
+kernels!(avx512_f32, __m512, f32, [1 2 3 4 5 6 7 8], [1 2 3], "avx512f,avx512vl");
 #[cfg(target_arch = "x86_64")]
-kernels!(avx512_f64, __m512d, f64, AVX512_MR, [1 2 3 4 5 6 7 8], [1 2 3], "avx512f,avx512vl");
+kernels!(avx512_f64, __m512d, f64, [1 2 3 4 5 6 7 8], [1 2 3], "avx512f,avx512vl");
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_f32, float32x4_t, f32, [1 2 3 4 5 6 7 8], [1 2 3], "neon");
+#[cfg(target_arch = "aarch64")]
+kernels!(neon_f64, float64x2_t, f64, [1 2 3 4 5 6 7 8], [1 2 3], "neon");

@@ -13,6 +13,12 @@ use std::arch::x86_64::{
     _mm512_storeu_ps,
 };
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::aarch64::{
+    float32x4_t, float64x2_t, vdupq_n_f32, vdupq_n_f64, vfmaq_f32, vfmaq_f64, vld1q_f32, vld1q_f64,
+    vst1q_f32, vst1q_f64,
+};
+
 /// `LANES` numbers in a register.
 ///
 /// # Safety
@@ -32,7 +38,7 @@ pub(super) trait Vector: Copy {
     unsafe fn mul_add(self, factor: Self, sum: Self) -> Self;
 }
 
-/// Four lanes in plain Rust, which the compiler maps to the target's baseline (SSE2, NEON).
+/// Four lanes in plain Rust, which the compiler maps to the target's baseline (SSE2).
 #[derive(Clone, Copy)]
 pub(super) struct Plain<T>([T; 4]);
 
@@ -77,6 +83,66 @@ impl<T: super::Element> Vector for Plain<T> {
         Self(std::array::from_fn(|lane| self.0[lane] * factor.0[lane] + sum.0[lane]))
     }
 }
+
+/// Implements [`Vector`] by intrinsics of NEON, which has no masks: a part of a vector goes through memory.
+#[cfg(target_arch = "aarch64")]
+macro_rules! neon_vector {
+    ($vector:ty, $elem:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $fma:ident) => {
+        impl Vector for $vector {
+            type Elem = $elem;
+            const LANES: usize = $lanes;
+
+            #[inline(always)]
+            unsafe fn splat(x: $elem) -> Self {
+                // SAFETY: NEON is part of the target.
+                unsafe { $splat(x) }
+            }
+
+            #[inline(always)]
+            unsafe fn load(at: *const $elem) -> Self {
+                // SAFETY: the caller gives `LANES` elements.
+                unsafe { $load(at) }
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, at: *mut $elem) {
+                // SAFETY: as in `load`.
+                unsafe { $store(at, self) }
+            }
+
+            #[inline(always)]
+            unsafe fn load_first(at: *const $elem, n: usize) -> Self {
+                let mut lanes = [0.0; $lanes];
+                // SAFETY: the caller gives `n <= LANES` elements, and `lanes` has room for all.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(at, lanes.as_mut_ptr(), n);
+                    $load(lanes.as_ptr())
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn store_first(self, at: *mut $elem, n: usize) {
+                let mut lanes = [0.0; $lanes];
+                // SAFETY: as in `load_first`.
+                unsafe {
+                    $store(lanes.as_mut_ptr(), self);
+                    std::ptr::copy_nonoverlapping(lanes.as_ptr(), at, n);
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn mul_add(self, factor: Self, sum: Self) -> Self {
+                // SAFETY: NEON is part of the target.
+                unsafe { $fma(sum, self, factor) }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+neon_vector!(float32x4_t, f32, 4, vdupq_n_f32, vld1q_f32, vst1q_f32, vfmaq_f32);
+#[cfg(target_arch = "aarch64")]
+neon_vector!(float64x2_t, f64, 2, vdupq_n_f64, vld1q_f64, vst1q_f64, vfmaq_f64);
 
 /// Eight ones and eight zeros: a window of it is an AVX2 lane mask.
 #[cfg(target_arch = "x86_64")]

@@ -7,6 +7,7 @@
 mod avx2;
 mod avx512;
 pub mod map;
+mod neon;
 pub(crate) mod scalar;
 pub mod vector;
 
@@ -19,6 +20,8 @@ use crate::simd::vector::F32s;
 pub enum Isa {
     /// Plain Rust; the compiler's baseline for the target.
     Scalar,
+    /// NEON, on aarch64: four f32 lanes.
+    Neon,
     /// AVX2 with FMA: eight f32 lanes.
     Avx2,
     /// AVX-512 (F, BW, DQ, VL): sixteen f32 lanes.
@@ -63,6 +66,9 @@ pub fn dispatch_on<B: Body>(wanted: Isa, body: B) -> B::Out {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `isa` is at least `Avx2`, so `detect` has seen every feature of `run_avx2`.
         Isa::Avx2 => unsafe { run_avx2(body) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: every CPU of this architecture has NEON.
+        Isa::Neon => body.run(unsafe { neon::Lanes4::splat_new(0.0) }),
         _ => body.run(scalar::Lane(0.0)),
     }
 }
@@ -99,5 +105,38 @@ fn detect() -> Isa {
 
 #[cfg(not(target_arch = "x86_64"))]
 fn detect() -> Isa {
-    Isa::Scalar
+    if cfg!(target_arch = "aarch64") { Isa::Neon } else { Isa::Scalar }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// The number of lanes of the vectors that a body gets.
+    struct Lanes;
+
+    impl Body for Lanes {
+        type Out = usize;
+        #[inline(always)]
+        fn run<V: F32s>(self, _: V) -> usize {
+            V::LANES
+        }
+    }
+
+    #[test]
+    fn bodies_get_the_widest_vectors_of_the_machine() {
+        // What the system says of the CPU, which is not where `detect` looks.
+        let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let has = |flag| flags.split_whitespace().any(|f| f == flag);
+        let widest = match () {
+            () if cfg!(target_arch = "aarch64") => 4,
+            () if has("avx512bw") => 16,
+            () if has("avx2") => 8,
+            () => 1,
+        };
+        if std::env::var_os("THALWEG_ISA").is_none() {
+            assert_eq!(dispatch(Lanes), widest);
+        }
+        assert_eq!(dispatch_on(Isa::Scalar, Lanes), 1);
+    }
 }
