@@ -6,6 +6,10 @@
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_os = "linux")),
+    allow(dead_code, reason = "tested everywhere, used where there are tiles")
+)]
 mod bf16;
 mod blocked;
 mod gemv;

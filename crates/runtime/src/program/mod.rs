@@ -15,6 +15,10 @@ mod machine;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "no_machine.rs"]
 mod machine;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "tested everywhere, used where machine code is made")
+)]
 mod straight;
 
 use std::cell::RefCell;
