@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use thalweg_core::runs::for_each_run;
-use thalweg_core::{Element, Layout, View, ViewMut, with_dtype};
+use thalweg_core::{Buffer, Element, Layout, View, ViewMut, with_dtype};
 use thalweg_kernels::stream::split::par_chunks_mut;
 use thalweg_kernels::stream::transpose::{TILE, transpose};
 
@@ -30,6 +30,16 @@ pub(crate) fn into_dense(x: View<'_>, y: &mut ViewMut<'_>) {
         });
     }
     with_dtype!(y.dtype(), T => typed::<T>(x, y.dense()));
+}
+
+/// Calls `f` with the elements of `x` in row-major order: where they lie, or as a copy.
+pub(crate) fn with_dense<T: Element, R>(x: View<'_>, f: impl FnOnce(&[T]) -> R) -> R {
+    if let Some(x) = x.dense::<T>() {
+        return f(x);
+    }
+    let mut copy = Buffer::scratch(T::DTYPE, x.shape().numel());
+    into_dense(x, &mut ViewMut::new(&mut copy, x.shape()));
+    f(copy.as_slice())
 }
 
 /// Size and stride of each axis, outermost first, without axes of size 1; neighbours that can be
@@ -117,7 +127,7 @@ pub(crate) fn through_layout(x: View<'_>, layout: &Layout, y: &mut ViewMut<'_>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_core::{Buffer, DType, Shape};
+    use thalweg_core::{DType, Shape};
 
     #[test]
     fn every_layout_is_copied_as_its_positions_say() {

@@ -105,7 +105,7 @@ impl Primitive for IndexCombine {
         placing::eval(Self::NAME, self.axis, self.combine, [x[0], View::new(&buffer, &spread), x[2]], y)
     }
 
-    /// Dense sums in f32 and f64, and replacement of any dtype: each task owns some positions of the
+    /// Sums in f32 and f64, and replacement of any dtype: each task owns some positions of the
     /// axis and walks all indices in order, so the result does not depend on the number of tasks.
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         fn typed<T: Element>(
@@ -140,9 +140,10 @@ impl Primitive for IndexCombine {
         }
         macro_rules! rows {
             ($T:ty, $f:expr) => {{
-                let Some(source) = x[2].dense::<$T>() else { return false };
                 copy::into_dense(x[0], y);
-                typed(&positions, source, [size, inner], y.dense::<$T>(), $f);
+                copy::with_dense(x[2], |source: &[$T]| {
+                    typed(&positions, source, [size, inner], y.dense::<$T>(), $f);
+                });
             }};
         }
         match (self.combine, y.dtype()) {

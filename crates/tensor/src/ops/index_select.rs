@@ -7,9 +7,9 @@ use crate::apply::run;
 use crate::error::{InOp, OpError, or_fail};
 use crate::meta::{Meta, arity, require_index};
 use crate::ops::elementwise::GRAIN;
-use crate::ops::placing;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::sample::{Draw, Sample};
+use crate::ops::{copy, placing};
 use crate::tensor::Tensor;
 
 /// Whole slices at given positions of one axis. Operands: the source, and an i64 vector.
@@ -91,9 +91,12 @@ impl Primitive for IndexSelect {
         if y.shape().contains(&0) {
             return true;
         }
+        // A view that has to be copied first should not be much larger than what is read of it.
+        if !x[0].layout().is_contiguous() && x[0].shape().numel() > 8 * y.shape().numel() {
+            return false;
+        }
         with_dtype!(y.dtype(), T => {
-            let Some(source) = x[0].dense::<T>() else { return false };
-            typed::<T>(source, size, index, inner, y.dense());
+            copy::with_dense(x[0], |source: &[T]| typed::<T>(source, size, index, inner, y.dense()));
         });
         true
     }
