@@ -18,9 +18,8 @@ const STEPS: &[Step] = &[
     ("op page", op_page::check),
     ("proto", proto::check),
     ("clippy", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])),
-    ("tests", || cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--quiet"])),
-    ("features", features),
-    ("doctests", || cargo(&["test", "--workspace", "--doc", "--quiet"])),
+    ("tests", || test(&["--lib", "--bins", "--tests"])),
+    ("doctests", || test(&["--doc"])),
     ("golden", || golden::run_all(&root().join("golden"), None)),
     ("programs", || programs::run(0, Some(10_000))),
     ("simulation", || simulate::seeds(0, Some(simulate::IN_CHECK))),
@@ -73,16 +72,15 @@ pub fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// What needs more than pure Rust, with every such feature at once: one build, and the tests that are about them.
-fn features() -> Result<()> {
-    // A linker alone is enough for everything else; `ring` compiles C.
-    if !is_there("cc", Command::new("cc").arg("--version"))? {
-        return Ok(());
-    }
+/// Tests of the workspace with every feature at once, so that all is built once; `clippy` has seen it without them.
+fn test(which: &[&str]) -> Result<()> {
     const FEATURES: &str = "thalweg-cli/download,thalweg-cli/etcd,thalweg-cli/object-store,\
                             thalweg-cli/parquet,thalweg-cli/tls";
-    let mut args = vec!["test", "--workspace", "--quiet", "--features", FEATURES];
-    ["etcd", "objects", "tls", "download", "parquet"].iter().for_each(|test| args.extend(["--test", test]));
+    let mut args = [&["test", "--workspace", "--quiet"], which].concat();
+    // A linker alone is enough for everything else; `ring` compiles C.
+    if is_there("cc", Command::new("cc").arg("--version"))? {
+        args.extend(["--features", FEATURES]);
+    }
     cargo(&args)
 }
 

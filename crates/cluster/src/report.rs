@@ -61,13 +61,12 @@ impl Progress {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n = |role: Role| self.members.iter().filter(|m| m.role == role).count();
-        let (servers, workers) = (n(Role::Server), n(Role::Worker));
-        let Self { epoch, n_shards, n_slots, members } = self;
-        write!(
-            f,
-            "view {}: {servers} servers, {workers} workers, {n_shards} shards, {n_slots} slots",
-            epoch.0
-        )?;
+        let counted = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let (servers, workers) = (counted(n(Role::Server), "server"), counted(n(Role::Worker), "worker"));
+        let (shards, slots) =
+            (counted(self.n_shards as usize, "shard"), counted(self.n_slots as usize, "slot"));
+        let Self { epoch, members, .. } = self;
+        write!(f, "view {}: {servers}, {workers}, {shards}, {slots}", epoch.0)?;
         members.iter().try_for_each(|member| write!(f, "\n{member}"))
     }
 }
@@ -134,7 +133,7 @@ mod tests {
             members: vec![member("s", Role::Server, None), member("w", Role::Worker, Some(told))],
         };
         let lines = [
-            "view 2: 1 servers, 1 workers, 1 shards, 4 slots",
+            "view 2: 1 server, 1 worker, 1 shard, 4 slots",
             "s: none, not heard of yet",
             "w: none, clock 7, 12.5 steps/s, staleness 3, waited 1.0 s (25 %), received 2.5 MB, sent 0.0 MB, \
              heard of 30 ms ago, works",
