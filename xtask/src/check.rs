@@ -8,21 +8,21 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{golden, op_page, programs, proto, root, simulate, tidy};
+use crate::bench::target_dir;
+use crate::{root, tidy};
 
 type Step = (&'static str, fn() -> Result<()>);
 
 const STEPS: &[Step] = &[
     ("format", format),
     ("tidy", tidy::run),
-    ("op page", op_page::check),
-    ("proto", proto::check),
-    ("clippy", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])),
-    ("tests", || test(&["--lib", "--bins", "--tests"])),
-    ("doctests", || test(&["--doc"])),
-    ("golden", || golden::run_all(&root().join("golden"), None)),
-    ("programs", || programs::run(0, Some(10_000))),
-    ("simulation", || simulate::seeds(0, Some(simulate::IN_CHECK))),
+    ("clippy", clippy),
+    ("tests", || workspace(&["test"])),
+    ("op page", || with_library(&["op-page", "--check"])),
+    ("proto", || with_library(&["proto", "--check"])),
+    ("golden", || with_library(&["golden"])),
+    ("programs", || with_library(&["fuzz-programs", "--count", "10000"])),
+    ("simulation", || with_library(&["simulate", "--count", "10000"])),
     ("examples", examples),
     ("rustdoc", rustdoc),
     ("memory", memory),
@@ -72,16 +72,32 @@ pub fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Tests of the workspace with every feature at once, so that all is built once; `clippy` has seen it without them.
-fn test(which: &[&str]) -> Result<()> {
-    const FEATURES: &str = "thalweg-cli/download,thalweg-cli/etcd,thalweg-cli/object-store,\
-                            thalweg-cli/parquet,thalweg-cli/tls";
-    let mut args = [&["test", "--workspace", "--quiet"], which].concat();
+fn clippy() -> Result<()> {
+    let what = ["--workspace", "--all-targets", "--features", "xtask/library"];
+    cargo(&[&["clippy", "--quiet"], &what[..], &["--", "-D", "warnings"]].concat())
+}
+
+/// Does something to the whole workspace with every feature at once: all steps share what was built by the first.
+/// `clippy` has seen it without them.
+fn workspace(what: &[&str]) -> Result<()> {
     // A linker alone is enough for everything else; `ring` compiles C.
-    if is_there("cc", Command::new("cc").arg("--version"))? {
-        args.extend(["--features", FEATURES]);
-    }
-    cargo(&args)
+    let features = match is_there("cc", Command::new("cc").arg("--version"))? {
+        true => {
+            "xtask/library,thalweg-cli/download,thalweg-cli/etcd,thalweg-cli/object-store,\
+             thalweg-cli/parquet,thalweg-cli/tls"
+        }
+        false => "xtask/library",
+    };
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(what).args(["--quiet", "--workspace", "--features", features]);
+    // Tests that start a program of ours need not build it: `cargo test` has built all examples.
+    succeed(cargo.env("THALWEG_EXAMPLES", target_dir().join("debug/examples")).current_dir(root()))
+}
+
+/// A chore that needs the library.
+fn with_library(args: &[&str]) -> Result<()> {
+    workspace(&["build", "--bin", "xtask"])?;
+    succeed(Command::new(target_dir().join("debug/xtask")).args(args).current_dir(root()))
 }
 
 /// `cargo fmt` does not see files that a macro declares, such as those of the list of ops.
@@ -101,6 +117,7 @@ fn format() -> Result<()> {
 
 /// Every example runs, and prints the output that its first lines promise.
 fn examples() -> Result<()> {
+    workspace(&["build", "--examples"])?;
     for file in std::fs::read_dir(root().join("examples"))? {
         let path = file?.path();
         let Some(name) =
@@ -108,10 +125,8 @@ fn examples() -> Result<()> {
         else {
             continue;
         };
-        let output = Command::new(env!("CARGO"))
-            .args(["run", "--quiet", "-p", "thalweg", "--example", name])
-            .current_dir(root())
-            .output()?;
+        let output =
+            Command::new(target_dir().join("debug/examples").join(name)).current_dir(root()).output()?;
         ensure!(
             output.status.success(),
             "example {name} failed:\n{}",

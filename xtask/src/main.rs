@@ -1,14 +1,10 @@
 //! The project's own chores.
 
 mod bench;
-mod bench_cluster;
 mod check;
-mod golden;
+#[cfg(feature = "library")]
+mod library;
 mod machines;
-mod op_page;
-mod programs;
-mod proto;
-mod simulate;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -22,8 +18,8 @@ const USAGE: &str = "usage: cargo xtask <task>
                                          ours and rivals in one sitting (THALWEG_PYTHON names their interpreter)
   bench cluster [null|dense|sparse|delays] the parameter server, raw sockets, TensorFlow's (THALWEG_PYTHON)
   machines [avx512|neon] [--only TEST]   the kernels on emulated CPUs (needs Bochs and a kernel, or QEMU; see its file)
-  op-page                                write docs/ops.md from the list of ops
-  proto                                  write the Rust of the control plane from its .proto file
+  op-page [--check]                      write docs/ops.md from the list of ops
+  proto [--check]                        write the Rust of the control plane from its .proto file
   simulate [--seed N | --from N --count N] the cluster under crashes, loss and pauses, without end
   tidy                                   layering, names, sizes and forbidden words
   fuzz-programs [--from SEED] [--count N] random programs, eager against compiled, without end unless counted
@@ -42,36 +38,34 @@ fn main() -> std::process::ExitCode {
 fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args.split_first() {
-        Some((&"check", [])) => check::run(),
-        Some((&"golden", rest)) => {
-            let dir = value(rest, "--dir").map_or_else(|| root().join("golden"), PathBuf::from);
-            golden::run_all(&dir, value(rest, "--only"))
+    match &args[..] {
+        ["check"] => check::run(),
+        ["golden" | "op-page" | "proto" | "simulate" | "fuzz-programs", ..] | ["bench", "cluster", ..] => {
+            with_library(&args)
         }
-        Some((&"bench", ["cluster", parts @ ..])) => bench_cluster::run(parts),
-        Some((&"bench", rest)) => bench::run(rest),
-        Some((&"machines", rest)) => machines::run(rest),
-        Some((&"op-page", [])) => op_page::write(),
-        Some((&"proto", [])) => proto::write(),
-        Some((&"simulate", rest)) => match value(rest, "--seed") {
-            Some(seed) => simulate::one(seed.parse()?),
-            None => {
-                let first = value(rest, "--from").map_or(Ok(0), str::parse)?;
-                simulate::seeds(first, value(rest, "--count").map(str::parse).transpose()?)
-            }
-        },
-        Some((&"tidy", [])) => tidy::run(),
-        Some((&"fuzz", rest)) => check::fuzz(rest.first().map_or(Ok(60), |s| s.parse())?),
-        Some((&"fuzz-programs", rest)) => {
-            let from = value(rest, "--from").map_or(Ok(0), str::parse)?;
-            programs::run(from, value(rest, "--count").map(str::parse).transpose()?)
-        }
-        Some((&"help" | &"--help" | &"-h", _)) => {
+        ["bench", rest @ ..] => bench::run(rest),
+        ["machines", rest @ ..] => machines::run(rest),
+        ["tidy"] => tidy::run(),
+        ["fuzz", rest @ ..] => check::fuzz(rest.first().map_or(Ok(60), |s| s.parse())?),
+        ["help" | "--help" | "-h", ..] => {
             println!("{USAGE}");
             Ok(())
         }
         _ => bail!("{USAGE}"),
     }
+}
+
+#[cfg(feature = "library")]
+fn with_library(args: &[&str]) -> Result<()> {
+    library::run(args)
+}
+
+/// Goes on as the program that has the library.
+#[cfg(not(feature = "library"))]
+fn with_library(args: &[&str]) -> Result<()> {
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo.args(["run", "--quiet", "--package", "xtask", "--features", "library", "--"]).args(args);
+    check::succeed(cargo.current_dir(root()))
 }
 
 /// The value after a flag.

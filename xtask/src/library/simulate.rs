@@ -6,9 +6,6 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use thalweg_cluster::simulate::{Outcome, Schedule, minimise, run};
 
-/// What `cargo xtask check` plays.
-pub const IN_CHECK: u64 = 10_000;
-
 /// Plays the schedules of the seeds from `first` on: so many of them, or without end.
 pub fn seeds(first: u64, n: Option<u64>) -> Result<()> {
     let start = Instant::now();
