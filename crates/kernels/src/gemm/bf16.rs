@@ -1,4 +1,4 @@
-//! The product of bf16 matrices on tile registers, for CPUs that have them.
+//! The product of bf16 matrices on tile registers, or by dot products of the same form, for CPUs that have them.
 //!
 //! A tile is 16 rows of 64 bytes. One instruction multiplies 16 rows of 32 numbers of A by 16 columns of 32 numbers
 //! of B and adds to 16×16 sums in f32; its B lies as 16 rows of pairs of numbers that follow each other in a column.
@@ -16,13 +16,13 @@ use super::{BatchMut, BatchRef, MatRef, SendPtr, batched};
 use crate::stream::convert::cast;
 
 /// Rows of a tile, pairs of numbers in a row of A's, and columns in a row of B's.
-const SIDE: usize = 16;
+pub(super) const SIDE: usize = 16;
 /// Numbers of k that one step takes.
-const DEPTH: usize = 2 * SIDE;
+pub(super) const DEPTH: usize = 2 * SIDE;
 /// Numbers in a tile of an operand.
-const TILE: usize = SIDE * DEPTH;
+pub(super) const TILE: usize = SIDE * DEPTH;
 /// Rows and columns of a block of C.
-const BLOCK: usize = 2 * SIDE;
+pub(super) const BLOCK: usize = 2 * SIDE;
 
 /// Numbers of packed B that are used before the next: 8 MB, a fair part of L3.
 const SLAB: usize = 1 << 22;
@@ -42,13 +42,18 @@ pub(super) trait Tiles {
 }
 
 /// `c = a · b` for each of `n_batch` products, summed in f32 and rounded once; false, and nothing done, where the CPU
-/// has no tiles for it.
+/// has no instructions for it.
 ///
 /// Panics as [`gemm_batched_f32`](super::gemm_batched_f32) does.
 pub fn gemm_batched_bf16(n_batch: usize, a: BatchRef<bf16>, b: BatchRef<bf16>, c: BatchMut<bf16>) -> bool {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     if super::amx::available() {
         gemm_batched::<super::amx::Amx>(n_batch, a, b, c, SLAB);
+        return true;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if super::dots::available() {
+        gemm_batched::<super::dots::Dots>(n_batch, a, b, c, SLAB);
         return true;
     }
     let _ = (n_batch, a, b, c);
@@ -195,7 +200,7 @@ unsafe fn pack_columns(b: MatRef<bf16>, block: usize, to: *mut bf16) {
 mod tests {
     use half::bf16;
 
-    use super::{BLOCK, DEPTH, SIDE, TILE, Tiles, gemm_batched, gemm_batched_bf16};
+    use super::{BLOCK, DEPTH, SIDE, TILE, Tiles, gemm_batched};
     use crate::gemm::{BatchMut, BatchRef, MatRef, naive};
     use crate::rows::testing::{same_on_threads, values};
 
@@ -232,13 +237,23 @@ mod tests {
     }
 
     /// Multiplies by the tiles of this CPU, if it has them.
-    fn real(n: usize, a: BatchRef<bf16>, b: BatchRef<bf16>, c: BatchMut<bf16>) {
+    fn tiles(n: usize, a: BatchRef<bf16>, b: BatchRef<bf16>, c: BatchMut<bf16>) {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         if crate::gemm::amx::available() {
             return gemm_batched::<crate::gemm::amx::Amx>(n, a, b, c, FEW);
         }
-        assert!(!gemm_batched_bf16(n, a, b, c));
+        let _ = (n, a, b, c);
         println!("skipped: this CPU has no tiles of bf16");
+    }
+
+    /// Multiplies by the dot products of this CPU, if it has them.
+    fn dots(n: usize, a: BatchRef<bf16>, b: BatchRef<bf16>, c: BatchMut<bf16>) {
+        #[cfg(target_arch = "x86_64")]
+        if crate::gemm::dots::available() {
+            return gemm_batched::<crate::gemm::dots::Dots>(n, a, b, c, FEW);
+        }
+        let _ = (n, a, b, c);
+        println!("skipped: this CPU has no dot products of bf16");
     }
 
     fn emulated(n: usize, a: BatchRef<bf16>, b: BatchRef<bf16>, c: BatchMut<bf16>) {
@@ -269,7 +284,7 @@ mod tests {
             c.iter().map(|x| x.to_f32()).collect()
         });
         if got.iter().all(|x| *x == untouched.to_f32()) && m * n > 0 {
-            return; // Said by `real`.
+            return; // Said by `tiles` or `dots`.
         }
         for idx in 0..2 {
             let wide = |x: &[bf16]| -> Vec<f64> { x.iter().map(|x| x.to_f64()).collect() };
@@ -303,7 +318,7 @@ mod tests {
             (130, 96, 70),
             (3, 96, 140),
         ];
-        for product in [emulated as Product, real] {
+        for product in [emulated as Product, tiles, dots] {
             for size in sizes {
                 for orders in [(true, true), (true, false), (false, true), (false, false)] {
                     compare(product, size, orders);
@@ -315,14 +330,14 @@ mod tests {
     #[test]
     fn what_is_no_number_reaches_its_row_and_column_only() {
         let (m, k, n) = (20, 40, 20);
-        for product in [emulated as Product, real] {
+        for product in [emulated as Product, tiles, dots] {
             let (mut a, b) = (vec![bf16::ONE; m * k], vec![bf16::ONE; k * n]);
             (a[3 * k + 39], a[7 * k]) = (bf16::NAN, bf16::INFINITY);
             let mut c = vec![bf16::ZERO; m * n];
             let c_ref = BatchMut { data: &mut c, batch_stride: m * n, ldc: n };
             product(1, BatchRef::new(&a, 0, (m, k), (k, 1)), BatchRef::new(&b, 0, (k, n), (n, 1)), c_ref);
             if c.iter().all(|x| *x == bf16::ZERO) {
-                continue; // Said by `real`.
+                continue; // Said by `tiles` or `dots`.
             }
             for (i, x) in c.iter().enumerate() {
                 match i / n {

@@ -12,6 +12,8 @@ mod amx;
 )]
 mod bf16;
 mod blocked;
+#[cfg(target_arch = "x86_64")]
+mod dots;
 mod gemv;
 mod matrix;
 pub mod naive;
