@@ -376,6 +376,20 @@ impl SpanMut<'_> {
     }
 }
 
+impl<'a, T: Element> From<&'a [T]> for Span<'a> {
+    fn from(elements: &'a [T]) -> Self {
+        let ptr = NonNull::from(elements).cast();
+        Self { ptr, dtype: T::DTYPE, len: elements.len(), lent: PhantomData }
+    }
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for SpanMut<'a> {
+    fn from(elements: &'a mut [T]) -> Self {
+        let len = elements.len();
+        Self { ptr: NonNull::from(elements).cast(), dtype: T::DTYPE, len, lent: PhantomData }
+    }
+}
+
 fn valid(dtype: DType, bytes: &[u8]) -> bool {
     dtype != DType::Bool || bytes.iter().all(|&b| b <= 1)
 }

@@ -4,7 +4,6 @@ use thalweg_core::DType;
 
 use crate::concurrent;
 use crate::plan::{Action, MAX_OPERANDS, Plan, Step, Then};
-use crate::program::Access;
 
 impl Plan {
     /// Makes one step of a product or convolution and the group after it that reads its result in place.
@@ -35,15 +34,14 @@ impl Plan {
         let operands = || group.inputs.iter().zip(&program.operands);
         let reads = operands().any(|(r, _)| r.storage == result.0)
             && operands().all(|(r, operand)| {
-                !overlap(r.storage, result.0)
-                    || same_place(r.storage) && matches!(operand.access, Access::Dense { offset: 0 })
+                !overlap(r.storage, result.0) || same_place(r.storage) && operand.is_in_step()
             });
         // The product still reads its operands while the first results of the group are written.
         let apart = group.outputs.iter().all(|&(s, _)| {
             product.inputs.iter().all(|r| !overlap(s, r.storage)) && (!overlap(s, result.0) || same_place(s))
         });
         if self.storages[result.0].dtype != DType::F32
-            || program.numel() != result.1.numel()
+            || !program.runs_in_pieces(result.1.numel())
             || !reads
             || !apart
         {

@@ -5,15 +5,8 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use smallvec::SmallVec;
 use thalweg_graph::{Graph, Kind, NodeId};
-use thalweg_tensor::ops::Op;
 
 use crate::plan::{Action, Planner, whole};
-use crate::program::Access;
-
-/// Whether a step can be continued piece by piece while its result is in a cache.
-fn is_product(op: &Op) -> bool {
-    matches!(op, Op::Matmul(_) | Op::Linear(_) | Op::Conv(_))
-}
 
 /// What runs as one, in an order in which everything is there when it is read: as recorded, but for groups, which run
 /// when their last operand is ready.
@@ -100,8 +93,8 @@ impl Planner<'_> {
         let Action::Op(op) = &self.steps[last].action else { return None };
         let (result, shape) = &self.steps[last].outputs[0];
         let mut reads = step.inputs.iter().zip(&program.operands).filter(|(r, _)| r.storage == *result);
-        let in_order = reads.all(|(_, o)| matches!(o.access, Access::Dense { offset: 0 }));
-        (is_product(op) && in_order && program.numel() == shape.numel()).then_some(last)
+        let in_order = reads.all(|(_, o)| o.is_in_step());
+        (op.is_ready_in_pieces() && in_order && program.runs_in_pieces(shape.numel())).then_some(last)
     }
 
     /// Whether a lone op continues a product whose result it reads element by element.
@@ -113,7 +106,7 @@ impl Planner<'_> {
             let born = self.born[value.storage].map(|step| &self.steps[step].action);
             value.layout.shape() == &node.meta.shape
                 && whole(value, &self.storages)
-                && matches!(born, Some(Action::Op(op)) if is_product(op))
+                && matches!(born, Some(Action::Op(op)) if op.is_ready_in_pieces())
         };
         let metas: SmallVec<[_; 3]> = node.inputs.iter().map(|&i| &self.graph.node(i).meta).collect();
         node.meta.numel() > 0

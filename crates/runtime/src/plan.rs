@@ -17,7 +17,7 @@ use thalweg_tensor::{Meta, Tensor, apply};
 use crate::arena::{self, Lifetime};
 use crate::concurrent;
 use crate::order;
-use crate::program::{Access, Program};
+use crate::program::Program;
 
 /// Operands of groups joined into one step: their addresses are gathered on the stack.
 pub(crate) const MAX_OPERANDS: usize = 192;
@@ -364,7 +364,16 @@ impl<'a> Planner<'a> {
                 .map(|&m| graph.node(m).inputs.iter().filter(|&&i| i == id).count() as u32)
                 .sum::<u32>()
         };
-        let needed = |id: NodeId| self.n_uses[id.index()] > inside(id);
+        // Reshapes and broadcasts are views of what they read, inside and outside.
+        let is_view = |id: NodeId| matches!(graph.op(id), Some(Op::Reshape(_) | Op::Broadcast(_)));
+        let mut read_outside: Vec<NodeId> =
+            members.iter().copied().filter(|&id| self.n_uses[id.index()] > inside(id)).collect();
+        for &id in members.iter().rev().filter(|&&id| is_view(id)) {
+            if read_outside.contains(&id) {
+                read_outside.push(graph.node(id).inputs[0]);
+            }
+        }
+        let needed = |id: NodeId| !is_view(id) && read_outside.contains(&id);
         let layout = |id: NodeId| self.value(id).layout.clone();
         let program = Program::new(graph, members, &layout, &needed);
         let inputs = program.operands.iter().map(|o| self.value(o.node).clone()).collect();
@@ -374,6 +383,12 @@ impl<'a> Planner<'a> {
             let storage = self.storage(Home::Arena(0), meta, Some(self.steps.len()));
             outputs.push((storage, meta.shape.clone()));
             self.values[node.index()] = Some(Ref { storage, layout: Layout::contiguous(meta.shape.clone()) });
+        }
+        for &id in members.iter().filter(|&&id| is_view(id) && read_outside.contains(&id)) {
+            let (x, node) = (self.value(graph.node(id).inputs[0]), graph.node(id));
+            let layout = graph.op(id).and_then(|op| op.view(&x.layout, &node.meta.shape));
+            let layout = layout.expect("what a program writes is dense");
+            self.values[id.index()] = Some(Ref { storage: x.storage, layout });
         }
         self.steps.push(Step {
             action: Action::Tiles(vec![program]),
@@ -431,7 +446,11 @@ impl<'a> Planner<'a> {
                 Some(step) => !self.steps[step].nodes.contains(&id),
             })
         };
-        let op = |id: &NodeId| matches!(self.graph.node(*id).kind, Kind::Op(_)) && !is_view(*id);
+        let fused_view = |id: NodeId| {
+            self.graph.node(id).group != 0
+                && matches!(self.graph.op(id), Some(Op::Reshape(_) | Op::Broadcast(_)))
+        };
+        let op = |id: &NodeId| self.graph.op(*id).is_some() && !is_view(*id) && !fused_view(*id);
         self.graph.ids().filter(op).map(|id| self.graph.node(id).meta.bytes()).sum()
     }
 
@@ -517,7 +536,7 @@ impl<'a> Planner<'a> {
                     .iter()
                     .zip(programs.iter().flat_map(|p| &p.operands))
                     .filter(|(r, _)| self.is_part_of(old, r.storage))
-                    .all(|(r, o)| r.storage == old && matches!(o.access, Access::Dense { offset: 0 })),
+                    .all(|(r, o)| r.storage == old && o.is_in_step()),
                 _ => false,
             }
     }
@@ -559,9 +578,9 @@ impl<'a> Planner<'a> {
         for i in 0..self.steps.len() {
             let step = &self.steps[i];
             let candidates: SmallVec<[usize; 4]> = match &step.action {
-                Action::Tiles(programs) => (0..step.inputs.len())
-                    .filter(|&k| matches!(programs[0].operands[k].access, Access::Dense { offset: 0 }))
-                    .collect(),
+                Action::Tiles(programs) => {
+                    (0..step.inputs.len()).filter(|&k| programs[0].operands[k].is_in_step()).collect()
+                }
                 Action::Op(op)
                     if op.reuses() & 1 != 0 && step.inputs.len() <= 2 && !step.nodes.is_empty() =>
                 {

@@ -13,7 +13,7 @@ use thalweg_tensor::ops::{Op, Tile};
 
 use super::machine::{self, Code};
 use super::straight::{Argument, Arithmetic, Line, Straight};
-use super::{Access, HUGE, Instruction, MAX_TILE, Operand, Outcome, Program, Source, Target, Walk};
+use super::{Access, HUGE, Instruction, Level, Operand, Outcome, Program, Source, Target, Walk};
 
 /// Elements from which machine code is made: a vector.
 const MIN_CODE: usize = 8;
@@ -21,10 +21,16 @@ const MIN_CODE: usize = 8;
 /// What a member of a group does, and the values it reads.
 struct Piece {
     id: NodeId,
-    tile: Tile,
+    does: Does,
     /// What it does to each element, if it may be part of machine code.
     arithmetic: Option<Arithmetic>,
     reads: SmallVec<[NodeId; 3]>,
+}
+
+enum Does {
+    Tile(Tile),
+    Rows(Op),
+    Spread,
 }
 
 /// Pieces that become one instruction: a single one, or the arithmetic of several in a loop.
@@ -50,8 +56,10 @@ impl Unit {
 pub(super) struct Builder<'a> {
     graph: &'a Graph,
     members: &'a [NodeId],
+    numel: usize,
+    cols: usize,
     operands: Vec<Operand>,
-    operand_of: HashMap<NodeId, Source>,
+    operand_of: HashMap<(NodeId, Level), Source>,
     constants: Vec<(u16, f32)>,
     constant_of: HashMap<u32, u16>,
     results: Vec<Outcome>,
@@ -67,9 +75,12 @@ impl<'a> Builder<'a> {
         layout: &dyn Fn(NodeId) -> Layout,
         needed: &dyn Fn(NodeId) -> bool,
     ) -> Self {
+        let (numel, cols) = rows(graph, members);
         let mut builder = Self {
             graph,
             members,
+            numel,
+            cols,
             operands: Vec::new(),
             operand_of: HashMap::new(),
             constants: Vec::new(),
@@ -81,19 +92,47 @@ impl<'a> Builder<'a> {
         };
         for &id in members {
             for &input in &graph.node(id).inputs {
-                let known = members.contains(&input) || builder.operand_of.contains_key(&input);
+                let level = builder.level_of_read(id, input);
+                let known = members.contains(&input) || builder.operand_of.contains_key(&(input, level));
                 if !known && builder.number(input).is_none() {
-                    let source = builder.outside(input, layout);
-                    builder.operand_of.insert(input, source);
+                    let source = builder.outside(input, level, layout);
+                    builder.operand_of.insert((input, level), source);
                 }
             }
         }
         for &id in members.iter().filter(|&&id| needed(id)) {
-            let dtype = graph.node(id).meta.dtype;
+            let (dtype, level) = (graph.node(id).meta.dtype, builder.level(id));
             builder.result_of.insert(id, builder.results.len() as u16);
-            builder.results.push(Outcome { node: id, dtype, register: None });
+            builder.results.push(Outcome { node: id, dtype, level, register: None });
         }
         builder
+    }
+
+    /// How many elements a value of the group has.
+    fn level(&self, id: NodeId) -> Level {
+        if self.graph.node(id).meta.numel() == self.numel { Level::Element } else { Level::Row }
+    }
+
+    /// How many elements of an operand a member reads: those in the same place, unless it is for all rows the same.
+    fn level_of_read(&self, reader: NodeId, input: NodeId) -> Level {
+        let node = self.graph.node(reader);
+        let first = &self.graph.node(node.inputs[0]).meta;
+        let shared = self.graph.node(input).meta.shape != first.shape && is_on_rows(self.graph, reader);
+        if shared { Level::Shared } else { self.level(input) }
+    }
+
+    /// The member or operand whose elements these are: a reshape has those of what it reads.
+    fn behind(&self, mut id: NodeId) -> NodeId {
+        while self.members.contains(&id) && self.is_reshape(id) {
+            id = self.graph.node(id).inputs[0];
+        }
+        id
+    }
+
+    fn is_reshape(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let same_number = || node.meta.numel() == self.graph.node(node.inputs[0]).meta.numel();
+        matches!(&node.kind, Kind::Op(Op::Reshape(_) | Op::Broadcast(_))) && same_number()
     }
 
     fn register(&mut self) -> u16 {
@@ -125,7 +164,7 @@ impl<'a> Builder<'a> {
     }
 
     /// A value from outside: a dense operand, or one that needs a register of its own.
-    fn outside(&mut self, id: NodeId, layout: &dyn Fn(NodeId) -> Layout) -> Source {
+    fn outside(&mut self, id: NodeId, level: Level, layout: &dyn Fn(NodeId) -> Layout) -> Source {
         let node = self.graph.node(id);
         let (layout, dtype) = (layout(id), node.meta.dtype);
         let in_place = layout.is_contiguous() && dtype == DType::F32;
@@ -134,7 +173,7 @@ impl<'a> Builder<'a> {
             false => Access::Strided(Walk::new(&layout)),
         };
         let register = (!in_place).then(|| self.register());
-        self.operands.push(Operand { node: id, access, dtype, register });
+        self.operands.push(Operand { node: id, access, dtype, level, register });
         match register {
             Some(r) => Source::Register(r),
             None => Source::Operand(self.operands.len() as u16 - 1),
@@ -154,12 +193,18 @@ impl<'a> Builder<'a> {
         for &id in self.members {
             let node = self.graph.node(id);
             let Kind::Op(op) = &node.kind else { unreachable!("groups are made of ops") };
+            let reads: SmallVec<[NodeId; 3]> = node.inputs.iter().map(|&x| self.behind(x)).collect();
+            if self.is_reshape(id) {
+                continue;
+            }
+            if let Op::Broadcast(_) = op {
+                pieces.push(Piece { id, does: Does::Spread, arithmetic: None, reads });
+                continue;
+            }
             let with = |product: NodeId, other: NodeId, tile: Tile| {
                 let factors = &self.graph.node(product).inputs;
-                (
-                    Piece { id, tile, arithmetic: None, reads: smallvec![factors[0], factors[1], other] },
-                    product,
-                )
+                let reads = [factors[0], factors[1], other].map(|x| self.behind(x)).into();
+                (Piece { id, does: Does::Tile(tile), arithmetic: None, reads }, product)
             };
             let joined = match (op, &node.inputs[..]) {
                 (Op::Add(_), &[a, b]) if product(a) => Some(with(a, b, Tile::Zip3(arithmetic::mul_add))),
@@ -174,9 +219,14 @@ impl<'a> Builder<'a> {
                 continue;
             }
             let metas: SmallVec<[&Meta; 3]> = node.inputs.iter().map(|&x| &self.graph.node(x).meta).collect();
-            let tile = op.tile(&metas, &node.meta).expect("groups are made of ops with tiles");
+            let Some(tile) = op.tile(&metas, &node.meta) else {
+                let (_, op) =
+                    op.on_rows(&metas, &node.meta).expect("groups are made of tiles, rows and views");
+                pieces.push(Piece { id, does: Does::Rows(op), arithmetic: None, reads });
+                continue;
+            };
             let arithmetic = if join { None } else { Arithmetic::of(op) };
-            pieces.push(Piece { id, tile, arithmetic, reads: node.inputs.iter().copied().collect() });
+            pieces.push(Piece { id, does: Does::Tile(tile), arithmetic, reads });
         }
         pieces.retain(|piece| !taken.contains(&piece.id));
         pieces
@@ -205,6 +255,9 @@ impl<'a> Builder<'a> {
         let mut units = Vec::new();
         for (blocks, run) in stages.into_values() {
             units.extend(blocks.into_iter().map(Unit::block));
+            // What there is for each row and what there is for each element meet in blocks only.
+            let (per_row, run) = run.into_iter().partition(|piece| self.level(piece.id) == Level::Row);
+            self.cut(per_row, &uses, &mut units);
             self.cut(run, &uses, &mut units);
         }
         units
@@ -269,8 +322,7 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn build(mut self) -> Program {
-        let numel = self.graph.node(self.members[0]).meta.numel();
-        let machine_code = machine::available() && numel >= MIN_CODE;
+        let machine_code = machine::available() && self.numel >= MIN_CODE;
         let pieces = self.pieces(!machine_code);
         let units = match machine_code {
             true => self.units(pieces),
@@ -280,26 +332,19 @@ impl<'a> Builder<'a> {
         for (i, unit) in units.iter().enumerate() {
             last_use.extend(unit.pieces.iter().flat_map(|piece| &piece.reads).map(|&x| (x, i)));
         }
-        let mut at: HashMap<NodeId, Source> = self.operand_of.clone();
+        let mut at: HashMap<NodeId, Source> = HashMap::new();
         let mut instructions = Vec::new();
         for (i, Unit { pieces, code }) in units.into_iter().enumerate() {
             // Targets are chosen while the sources are still held: a block function whose target is its source
             // would be compiled to scalar code.
             instructions.push(if let Some(Loop { code, inputs, outputs }) = code {
-                let sources = inputs.iter().map(|x| at[x]).collect();
+                let level = self.level(pieces[0].id);
+                let sources = inputs.iter().map(|&x| self.source(x, level, &at)).collect();
                 let targets = outputs.iter().map(|&id| self.target(id, &last_use, &mut at)).collect();
-                Instruction::Code { code: Arc::new(code), sources, targets }
+                Instruction::Code { code: Arc::new(code), level, sources, targets }
             } else {
                 let [piece] = &pieces[..] else { unreachable!("several pieces are a loop") };
-                let mut sources = [Source::Register(0); 3];
-                for (source, &x) in sources.iter_mut().zip(&piece.reads) {
-                    *source = match self.number(x) {
-                        Some(number) => self.register_of(number),
-                        None => at[&x],
-                    };
-                }
-                let target = self.target(piece.id, &last_use, &mut at);
-                Instruction::Block { tile: piece.tile, sources, target }
+                self.instruction(piece, &last_use, &mut at)
             });
             // Registers of members that are not read again; a converted result is held to the end.
             let mut reads: SmallVec<[NodeId; 8]> =
@@ -316,8 +361,10 @@ impl<'a> Builder<'a> {
             }
         }
         let mut program = Program {
-            numel,
-            tile: MAX_TILE,
+            numel: self.numel,
+            cols: self.cols,
+            tile: 0,
+            register: 0,
             instructions,
             constants: self.constants,
             operands: self.operands,
@@ -326,6 +373,44 @@ impl<'a> Builder<'a> {
         };
         program.set_tile();
         program
+    }
+
+    /// A piece that is not part of a loop.
+    fn instruction(
+        &mut self,
+        piece: &Piece,
+        last_use: &HashMap<NodeId, usize>,
+        at: &mut HashMap<NodeId, Source>,
+    ) -> Instruction {
+        let inputs = self.graph.node(piece.id).inputs.clone();
+        let levels: SmallVec<[Level; 3]> = match piece.does {
+            Does::Tile(_) => smallvec![self.level(piece.id); piece.reads.len()],
+            Does::Rows(_) => inputs.iter().map(|&x| self.level_of_read(piece.id, x)).collect(),
+            Does::Spread => smallvec![Level::Row],
+        };
+        let sources: SmallVec<[Source; 3]> =
+            piece.reads.iter().zip(&levels).map(|(&x, &level)| self.source(x, level, at)).collect();
+        let target = self.target(piece.id, last_use, at);
+        match &piece.does {
+            Does::Tile(tile) => {
+                let mut three = [Source::Register(0); 3];
+                three[..sources.len()].copy_from_slice(&sources);
+                Instruction::Block { tile: *tile, level: self.level(piece.id), sources: three, target }
+            }
+            Does::Rows(op) => {
+                Instruction::Rows { op: op.clone(), levels, sources, to: self.level(piece.id), target }
+            }
+            Does::Spread => Instruction::Spread { source: sources[0], target },
+        }
+    }
+
+    /// From where a value is read.
+    fn source(&mut self, id: NodeId, level: Level, at: &HashMap<NodeId, Source>) -> Source {
+        match (at.get(&id), self.number(id)) {
+            (Some(&source), _) => source,
+            (None, Some(number)) => self.register_of(number),
+            (None, None) => self.operand_of[&(id, level)],
+        }
     }
 
     /// Where a member is written, from where others read it.
@@ -359,4 +444,23 @@ fn uses<'a>(reads: impl Iterator<Item = &'a [NodeId]>) -> HashMap<NodeId, usize>
     let mut uses = HashMap::new();
     reads.flatten().for_each(|&x| *uses.entry(x).or_default() += 1);
     uses
+}
+
+/// The number of elements that a group computes, and of each of its rows: 1 if it has no ops on rows.
+fn rows(graph: &Graph, members: &[NodeId]) -> (usize, usize) {
+    let of = |id: &NodeId| {
+        let first = graph.node(*id).inputs.first()?;
+        Some((graph.node(*first).meta.numel(), cols_of(graph, *id)?))
+    };
+    members.iter().find_map(of).unwrap_or_else(|| (graph.node(members[0]).meta.numel(), 1))
+}
+
+fn cols_of(graph: &Graph, id: NodeId) -> Option<usize> {
+    let node = graph.node(id);
+    let metas: SmallVec<[&Meta; 3]> = node.inputs.iter().map(|&x| &graph.node(x).meta).collect();
+    Some(graph.op(id)?.on_rows(&metas, &node.meta)?.0)
+}
+
+fn is_on_rows(graph: &Graph, id: NodeId) -> bool {
+    cols_of(graph, id).is_some()
 }

@@ -1,10 +1,13 @@
-//! Tile programs: a fused group of elementwise ops as instructions over tiles of f32.
+//! Tile programs: a fused group as instructions over tiles of f32.
 //!
 //! A tile is a few hundred elements, small enough for all registers of a program to stay in the
 //! nearest cache. Dense operands are read where they lie, results are written where they belong, the
 //! rest lives in registers. Instructions are the ops' own block functions and, where the machine has them,
 //! loops of machine code made of the arithmetic between those, so a fused group gives the same bits as its
 //! ops one by one.
+//!
+//! In a group with ops on rows a tile is some whole rows. Such an op is an instruction by its own fast kernel; a value that has
+//! one element for each row takes as many elements of its register as the tile has rows.
 #![allow(unsafe_code, reason = "tiles of operands and results are cut from raw memory; see `Program::run`")]
 
 #[cfg(target_arch = "x86_64")]
@@ -27,12 +30,12 @@ use std::sync::Arc;
 
 use machine::{Code, MAX_POINTERS};
 use smallvec::SmallVec;
-use thalweg_core::{DType, Layout};
+use thalweg_core::{DType, Layout, Shape, View, ViewMut};
 use thalweg_graph::{Graph, NodeId};
 use thalweg_kernels::gemm::Pieces;
 use thalweg_kernels::stream::PastCaches;
 use thalweg_kernels::threads::parallel;
-use thalweg_tensor::ops::Tile;
+use thalweg_tensor::ops::{Op, Tile};
 
 /// Elements per parallel task.
 const GRAIN: usize = 32 << 10;
@@ -41,6 +44,8 @@ const REGISTER_BYTES: usize = 24 << 10;
 /// Groups above this many elements are cut at `GRAIN`; smaller ones are one task.
 const MAX_TILE: usize = 1024;
 const MIN_TILE: usize = 64;
+/// Elements of a line of the cache.
+const LINE: usize = 16;
 /// Elements above which results are not expected to stay in a cache until they are read.
 const HUGE: usize = 1 << 22;
 
@@ -61,12 +66,27 @@ enum Target {
     Result(u16),
 }
 
+/// How many elements a value has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Level {
+    /// One for each element of the tile.
+    Element,
+    /// One for each row of the tile.
+    Row,
+    /// Those of one row, the same for all.
+    Shared,
+}
+
 #[derive(Clone)]
 enum Instruction {
     /// The block function of an op.
-    Block { tile: Tile, sources: [Source; 3], target: Target },
+    Block { tile: Tile, level: Level, sources: [Source; 3], target: Target },
     /// The arithmetic of several ops in one loop.
-    Code { code: Arc<Code>, sources: Vec<Source>, targets: Vec<Target> },
+    Code { code: Arc<Code>, level: Level, sources: Vec<Source>, targets: Vec<Target> },
+    /// An op on rows: the levels of what it reads, and of what it writes.
+    Rows { op: Op, levels: SmallVec<[Level; 3]>, sources: SmallVec<[Source; 3]>, to: Level, target: Target },
+    /// One element for each row, for all elements of the row.
+    Spread { source: Source, target: Target },
 }
 
 impl Instruction {
@@ -74,6 +94,8 @@ impl Instruction {
         match self {
             Self::Block { sources, .. } => sources,
             Self::Code { sources, .. } => sources,
+            Self::Rows { sources, .. } => sources,
+            Self::Spread { source, .. } => std::slice::from_ref(source),
         }
     }
 
@@ -81,12 +103,16 @@ impl Instruction {
         match self {
             Self::Block { sources, .. } => sources,
             Self::Code { sources, .. } => sources,
+            Self::Rows { sources, .. } => sources,
+            Self::Spread { source, .. } => std::slice::from_mut(source),
         }
     }
 
     fn targets(&self) -> &[Target] {
         match self {
-            Self::Block { target, .. } => std::slice::from_ref(target),
+            Self::Block { target, .. } | Self::Rows { target, .. } | Self::Spread { target, .. } => {
+                std::slice::from_ref(target)
+            }
             Self::Code { targets, .. } => targets,
         }
     }
@@ -116,8 +142,16 @@ pub(crate) struct Operand {
     pub node: NodeId,
     pub access: Access,
     pub dtype: DType,
+    level: Level,
     /// The register it is gathered or copied into, if it cannot be read in place.
     register: Option<u16>,
+}
+
+impl Operand {
+    /// Whether the elements that a tile reads lie where a result of equal length has those that the tile writes.
+    pub(crate) fn is_in_step(&self) -> bool {
+        matches!(self.access, Access::Dense { offset: 0 }) && self.level != Level::Shared
+    }
 }
 
 /// A result of a program.
@@ -125,6 +159,7 @@ pub(crate) struct Operand {
 pub(crate) struct Outcome {
     pub node: NodeId,
     pub dtype: DType,
+    level: Level,
     /// The register it is converted from; `None` when instructions write it in place.
     register: Option<u16>,
 }
@@ -133,7 +168,11 @@ pub(crate) struct Outcome {
 #[derive(Clone)]
 pub(crate) struct Program {
     numel: usize,
+    /// Elements of a row, if there are ops on rows; else 1.
+    cols: usize,
+    /// Elements of a tile, and of a register; the latter keeps registers on lines of the cache.
     tile: usize,
+    register: usize,
     instructions: Vec<Instruction>,
     /// Numbers that fill registers before the first tile.
     constants: Vec<(u16, f32)>,
@@ -216,10 +255,10 @@ impl Program {
         };
         // Machine code reads each vector before it writes it, if both are in step; block functions are promised that nothing
         // overlaps.
-        let in_step = matches!(self.operands[operand].access, Access::Dense { offset: 0 });
+        let in_step = self.operands[operand].is_in_step();
         let overlaps = match last {
             Some(last) if last == written => {
-                !in_step || matches!(self.instructions[last], Instruction::Block { .. })
+                !in_step || !matches!(self.instructions[last], Instruction::Code { .. })
             }
             Some(last) => !in_step || last > written,
             None => false,
@@ -249,16 +288,23 @@ impl Program {
     fn set_tile(&mut self) {
         let fits = REGISTER_BYTES / 4 / self.n_registers.max(1);
         self.tile = (fits / MIN_TILE * MIN_TILE).clamp(MIN_TILE, MAX_TILE);
+        self.tile = (self.tile / self.cols).max(1) * self.cols;
+        self.register = self.tile.next_multiple_of(LINE);
     }
 
-    /// How many elements it computes.
-    pub(crate) fn numel(&self) -> usize {
-        self.numel
+    /// Whether it can run for any elements of an operand with so many, without the others.
+    pub(crate) fn runs_in_pieces(&self, numel: usize) -> bool {
+        self.numel == numel && self.cols == 1
+    }
+
+    /// Elements of a task: whole rows.
+    fn grain(&self) -> usize {
+        (GRAIN / self.cols).max(1) * self.cols
     }
 
     /// How many pieces it is cut into.
     fn n_tasks(&self) -> usize {
-        self.numel.div_ceil(GRAIN)
+        self.numel.div_ceil(self.grain())
     }
 
     /// Runs one task.
@@ -266,7 +312,7 @@ impl Program {
     /// # Safety
     /// As for [`run`].
     unsafe fn run_task(&self, task: usize, operands: &[Memory], results: &[Memory]) {
-        let range = task * GRAIN..((task + 1) * GRAIN).min(self.numel);
+        let range = task * self.grain()..((task + 1) * self.grain()).min(self.numel);
         // SAFETY: handed on; tasks have ranges of their own.
         unsafe { self.run_pieces(&Pieces::one(range), operands, results) };
     }
@@ -276,9 +322,9 @@ impl Program {
     /// # Safety
     /// As for [`run`], for these elements alone.
     pub(crate) unsafe fn run_pieces(&self, pieces: &Pieces, operands: &[Memory], results: &[Memory]) {
-        with_registers(self.n_registers * self.tile, |registers| {
+        with_registers(self.n_registers * self.register, |registers| {
             for &(register, value) in &self.constants {
-                let at = register as usize * self.tile;
+                let at = register as usize * self.register;
                 registers[at..at + self.tile.min(pieces.first.len())].fill(value);
             }
             let mut past_caches = PastCaches::default();
@@ -304,43 +350,59 @@ impl Program {
         tile: Range<usize>,
         past_caches: &mut PastCaches,
     ) {
-        let (start, len) = (tile.start, tile.len());
+        // Where the tile begins in a value of this level, and how many elements of it belong to the tile.
+        let part = |level: Level| match level {
+            Level::Element => (tile.start, tile.len()),
+            Level::Row => (tile.start / self.cols, tile.len() / self.cols),
+            Level::Shared => (0, self.cols),
+        };
         let register = |r: u16| {
-            // SAFETY: `run` asked for `n_registers` tiles.
-            unsafe { registers.add(r as usize * self.tile) }
+            // SAFETY: `run` asked for `n_registers` registers.
+            unsafe { registers.add(r as usize * self.register) }
         };
         for (operand, memory) in self.operands.iter().zip(operands) {
             if let Some(r) = operand.register {
+                let (start, len) = part(operand.level);
                 // SAFETY: registers are nobody else's; the operand is valid for its layout.
                 unsafe { load(operand, memory.0, start, std::slice::from_raw_parts_mut(register(r), len)) };
             }
         }
-        // SAFETY: registers are tiles of their own; operands and results are valid at `start..start + len`.
+        // SAFETY: registers are tiles of their own; operands and results are valid for the elements of the tile.
         let source_at = |source: Source| unsafe {
             match source {
                 Source::Register(r) => register(r),
                 Source::Operand(i) => match &self.operands[i as usize].access {
-                    Access::Dense { offset } => operands[i as usize].0.cast::<f32>().add(offset + start),
+                    Access::Dense { offset } => {
+                        let (start, _) = part(self.operands[i as usize].level);
+                        operands[i as usize].0.cast::<f32>().add(offset + start)
+                    }
                     Access::Strided(_) => unreachable!("strided operands have a register"),
                 },
-                Source::Result(i) => results[i as usize].0.cast::<f32>().add(start),
+                Source::Result(i) => {
+                    results[i as usize].0.cast::<f32>().add(part(self.results[i as usize].level).0)
+                }
             }
         };
         let target_at = |target: Target| match target {
             Target::Register(r) => register(r),
-            // SAFETY: the result has `numel` elements.
-            Target::Result(i) => unsafe { results[i as usize].0.cast::<f32>().add(start) },
+            // SAFETY: the result has all elements of its level.
+            Target::Result(i) => unsafe {
+                results[i as usize].0.cast::<f32>().add(part(self.results[i as usize].level).0)
+            },
+        };
+        // SAFETY: registers hold initialised floats; an instruction never writes what it reads (`Builder::build`,
+        // `share_memory`).
+        let read = |source: Source, level: Level| unsafe {
+            std::slice::from_raw_parts(source_at(source).cast_const(), part(level).1)
+        };
+        // SAFETY: as for `read`, and no source of the instruction lies here.
+        let write = |target: Target, level: Level| unsafe {
+            std::slice::from_raw_parts_mut(target_at(target), part(level).1)
         };
         for instruction in &self.instructions {
             match instruction {
-                Instruction::Block { tile, sources: [a, b, c], target } => {
-                    // SAFETY: registers hold initialised floats; an instruction never writes what it reads (`Builder::build`,
-                    // `share_memory`).
-                    let read = |source: &Source| unsafe {
-                        std::slice::from_raw_parts(source_at(*source).cast_const(), len)
-                    };
-                    // SAFETY: as for `read`, and no source of this instruction lies here.
-                    let y = unsafe { std::slice::from_raw_parts_mut(target_at(*target), len) };
+                Instruction::Block { tile, level, sources: [a, b, c], target } => {
+                    let (read, y) = (|source: &Source| read(*source, *level), write(*target, *level));
                     match tile {
                         Tile::Map(f) => f(read(a), y),
                         Tile::MapWith(f, number) => f(read(a), *number, y),
@@ -348,18 +410,41 @@ impl Program {
                         Tile::Zip3(f) => f(read(a), read(b), read(c), y),
                     }
                 }
-                Instruction::Code { code, sources, targets } => {
+                Instruction::Code { code, level, sources, targets } => {
                     let mut pointers = [std::ptr::null_mut(); MAX_POINTERS];
                     let at =
                         sources.iter().map(|&s| source_at(s)).chain(targets.iter().map(|&t| target_at(t)));
                     pointers.iter_mut().zip(at).for_each(|(pointer, at)| *pointer = at);
                     // SAFETY: as for blocks; a result may lie where an operand does that nothing reads afterwards.
-                    unsafe { code.run(&pointers[..sources.len() + targets.len()], len) };
+                    unsafe { code.run(&pointers[..sources.len() + targets.len()], part(*level).1) };
+                }
+                Instruction::Rows { op, levels, sources, to, target } => {
+                    let n_rows = part(Level::Row).1;
+                    let shape = |level: Level| -> Shape {
+                        match level {
+                            Level::Element => [n_rows, self.cols].into(),
+                            Level::Row => [n_rows].into(),
+                            Level::Shared => [self.cols].into(),
+                        }
+                    };
+                    let layouts: SmallVec<[Layout; 3]> =
+                        levels.iter().map(|&level| Layout::contiguous(shape(level))).collect();
+                    let of = |((&source, &level), layout)| View::over(read(source, level).into(), layout);
+                    let x: SmallVec<[View<'_>; 3]> =
+                        sources.iter().zip(levels).zip(&layouts).map(of).collect();
+                    let shape = shape(*to);
+                    let mut y = ViewMut::over(write(*target, *to).into(), &shape);
+                    assert!(op.fast(&x, &mut y), "`{}` has no kernel for rows", op.name());
+                }
+                Instruction::Spread { source, target } => {
+                    let (x, y) = (read(*source, Level::Row), write(*target, Level::Element));
+                    y.chunks_exact_mut(self.cols).zip(x).for_each(|(row, &x)| row.fill(x));
                 }
             }
         }
         for (result, memory) in self.results.iter().zip(results) {
             let Some(r) = result.register else { continue };
+            let (start, len) = part(result.level);
             // SAFETY: as for `read`; the result's memory is ours alone.
             unsafe {
                 let x = std::slice::from_raw_parts(register(r), len);

@@ -64,6 +64,10 @@ impl Primitive for Conv {
         single::result(y, |y| conv::forward(&c, &x, &w, y))
     }
 
+    fn is_ready_in_pieces(&self) -> bool {
+        true
+    }
+
     fn fast_then(&self, x: &[View<'_>], y: &mut ViewMut<'_>, ready: &OnReady<'_>) -> bool {
         if y.dtype() != DType::F32 {
             return false;

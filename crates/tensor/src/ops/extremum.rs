@@ -1,7 +1,7 @@
 //! `extremum`: the largest or smallest element over some axes, which disappear. NaN wins; of no
 //! elements there is none.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use thalweg_core::{View, ViewMut};
 use thalweg_kernels::rows::axis::{max_axis, min_axis};
 
@@ -97,14 +97,17 @@ impl Primitive for Extremum {
         fast_axes(x[0], &self.axes, y, kernel, |_| {})
     }
 
+    fn on_rows(&self, x: &[&Meta]) -> Option<(usize, Self)> {
+        Some((reduction::row(&x[0].shape, &self.axes)?, Extremum { kind: self.kind, axes: smallvec![1] }))
+    }
+
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         Cost { flops: x[0].numel() as u64, bytes: Cost::traffic(x, y) }
     }
 
     fn samples() -> Vec<Sample> {
         let of = |kind| reduction::samples(move |axes| Extremum { kind, axes }, Draw::distinct);
-        let whole =
-            |kind| Sample::new(Extremum { kind, axes: smallvec::smallvec![1] }, [Draw::int([3, 4], -9, 9)]);
+        let whole = |kind| Sample::new(Extremum { kind, axes: smallvec![1] }, [Draw::int([3, 4], -9, 9)]);
         [of(Extreme::Max), of(Extreme::Min), vec![whole(Extreme::Max), whole(Extreme::Min)]].concat()
     }
 }

@@ -61,6 +61,10 @@ impl Primitive for Linear {
         product(x, y, None)
     }
 
+    fn is_ready_in_pieces(&self) -> bool {
+        true
+    }
+
     fn fast_then(&self, x: &[View<'_>], y: &mut ViewMut<'_>, ready: &OnReady<'_>) -> bool {
         product(x, y, Some(ready))
     }

@@ -1,6 +1,6 @@
 //! `logsumexp`: y = log Σ eˣ over some axes, which disappear. Of no elements it is −∞.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use thalweg_core::{View, ViewMut};
 use thalweg_kernels::math::exp;
 use thalweg_kernels::rows::softmax::log_sum_exp;
@@ -62,6 +62,10 @@ impl Primitive for Logsumexp {
         })
     }
 
+    fn on_rows(&self, x: &[&Meta]) -> Option<(usize, Self)> {
+        Some((reduction::row(&x[0].shape, &self.axes)?, Logsumexp { axes: smallvec![1] }))
+    }
+
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         Cost { flops: 10 * x[0].numel() as u64, bytes: Cost::traffic(x, y) }
     }
@@ -80,10 +84,7 @@ impl Primitive for Logsumexp {
 
     fn samples() -> Vec<Sample> {
         let mut samples = reduction::samples(|axes| Logsumexp { axes }, Draw::any);
-        samples.push(Sample::new(
-            Logsumexp { axes: smallvec::smallvec![1] },
-            [Draw::float([3, 5], 90.0, 100.0)],
-        ));
+        samples.push(Sample::new(Logsumexp { axes: smallvec![1] }, [Draw::float([3, 5], 90.0, 100.0)]));
         samples
     }
 }

@@ -1,6 +1,6 @@
 //! `mean`: the arithmetic mean over some axes, which disappear. Of no elements it is NaN.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use thalweg_core::{View, ViewMut};
 use thalweg_kernels::rows::axis::sum_axis;
 
@@ -49,6 +49,10 @@ impl Primitive for Mean {
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         let n = reduction::count(x[0].shape(), &self.axes) as f32;
         fast_axes(x[0], &self.axes, y, sum_axis, |y| y.iter_mut().for_each(|y| *y /= n))
+    }
+
+    fn on_rows(&self, x: &[&Meta]) -> Option<(usize, Self)> {
+        Some((reduction::row(&x[0].shape, &self.axes)?, Mean { axes: smallvec![1] }))
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {

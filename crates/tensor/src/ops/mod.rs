@@ -306,6 +306,19 @@ impl Op {
         delegate!(self, op => op.tile(), _op => None)
     }
 
+    /// How many elements a row has and the op on rows, where it has that form for these dtypes.
+    pub fn on_rows(&self, x: &[&Meta], y: &Meta) -> Option<(usize, Op)> {
+        if !x.iter().chain([&y]).all(|m| m.dtype == DType::F32) {
+            return None;
+        }
+        delegate!(self, op => op.on_rows(x).map(|(cols, op)| (cols, op.into())), _op => None)
+    }
+
+    /// Whether it can be continued piece by piece.
+    pub fn is_ready_in_pieces(&self) -> bool {
+        delegate!(self, op => op.is_ready_in_pieces(), _op => false)
+    }
+
     /// Whether `fast` takes a scalar for a constant operand.
     pub fn takes_numbers(&self) -> bool {
         delegate!(self, op => op.takes_numbers(), _op => false)

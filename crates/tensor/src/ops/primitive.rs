@@ -62,6 +62,18 @@ pub trait Primitive:
         None
     }
 
+    /// For an op whose row i depends on row i of the operands, and on operands that are one row long: how many elements of
+    /// the first operand a row has, and the op on some rows, given as (rows, cols). Its `fast` then covers f32. Fused
+    /// groups compute on a row what comes before and behind while it is in the nearest cache.
+    fn on_rows(&self, _x: &[&Meta]) -> Option<(usize, Self)> {
+        None
+    }
+
+    /// Whether `fast_then` covers some calls.
+    fn is_ready_in_pieces(&self) -> bool {
+        false
+    }
+
     /// Whether `fast` takes a scalar for an operand that is one number everywhere, in f32 and f64.
     fn takes_numbers(&self) -> bool {
         false

@@ -37,6 +37,11 @@ pub(crate) fn kept(shape: &Shape, axes: &[usize]) -> Shape {
     shape.iter().enumerate().map(|(i, &d)| if axes.contains(&i) { 1 } else { d }).collect()
 }
 
+/// How many elements make one result, if they stand in a row: the last axes disappear, and no others.
+pub(crate) fn row(shape: &Shape, axes: &[usize]) -> Option<usize> {
+    axes.iter().copied().eq(shape.rank() - axes.len()..shape.rank()).then(|| count(shape, axes))
+}
+
 /// The operand's layout with the reduced axes last, and the number of elements they hold: each
 /// result element is then one straight stretch of positions.
 pub(crate) fn reduced_last(layout: &Layout, axes: &[usize]) -> (Layout, usize) {

@@ -63,6 +63,10 @@ impl Primitive for RmsNorm {
         })
     }
 
+    fn on_rows(&self, x: &[&Meta]) -> Option<(usize, Self)> {
+        Some((*x[0].shape.last()?, *self))
+    }
+
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         Cost { flops: 4 * y.numel() as u64, bytes: Cost::traffic(x, y) }
     }

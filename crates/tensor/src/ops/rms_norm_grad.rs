@@ -62,6 +62,10 @@ impl Primitive for RmsNormGrad {
         })
     }
 
+    fn on_rows(&self, x: &[&Meta]) -> Option<(usize, Self)> {
+        Some((*x[0].shape.last()?, *self))
+    }
+
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         Cost { flops: 9 * y.numel() as u64, bytes: Cost::traffic(x, y) }
     }

@@ -46,6 +46,10 @@ impl Primitive for Softmax {
         fast_rows(x, y, |x, cols, y| rows::softmax::softmax(&x[0], cols, y))
     }
 
+    fn on_rows(&self, x: &[&Meta]) -> Option<(usize, Self)> {
+        Some((*x[0].shape.last()?, *self))
+    }
+
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         Cost { flops: 5 * y.numel() as u64, bytes: Cost::traffic(x, y) }
     }

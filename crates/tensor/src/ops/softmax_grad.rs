@@ -48,6 +48,10 @@ impl Primitive for SoftmaxGrad {
         fast_rows(x, y, |x, cols, dx| rows::softmax::softmax_backward(&x[0], &x[1], cols, dx))
     }
 
+    fn on_rows(&self, x: &[&Meta]) -> Option<(usize, Self)> {
+        Some((*x[0].shape.last()?, *self))
+    }
+
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         Cost { flops: 4 * y.numel() as u64, bytes: Cost::traffic(x, y) }
     }

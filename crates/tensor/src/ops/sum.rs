@@ -1,6 +1,6 @@
 //! `sum`: the sum over some axes, which disappear. Of no elements it is 0; truth values are counted as i64.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use thalweg_core::{DType, View, ViewMut};
 use thalweg_kernels::rows::axis::sum_axis;
 
@@ -57,6 +57,10 @@ impl Primitive for Sum {
             DType::Bool => fast_plain(x, axes, y.dense(), |n: i64, b: bool| n + i64::from(b), |a, b| a + b),
             _ => fast_axes(x, axes, y, sum_axis, |_| {}),
         }
+    }
+
+    fn on_rows(&self, x: &[&Meta]) -> Option<(usize, Self)> {
+        Some((reduction::row(&x[0].shape, &self.axes)?, Sum { axes: smallvec![1] }))
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {

@@ -53,6 +53,11 @@ fn kernels_that_report_pieces_report_each_element_once() {
 }
 
 #[test]
+fn ops_on_rows_do_each_row_by_itself() {
+    for_each_sample(table::row_by_row);
+}
+
+#[test]
 fn layouts_do_not_change_results() {
     for_each_sample(table::layouts);
 }

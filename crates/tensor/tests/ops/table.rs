@@ -90,6 +90,33 @@ pub fn ready_once(sample: &Sample, seed: u64) -> Outcome {
     close("fast_then against fast", &then, &fast, 0.0, 0.0)
 }
 
+/// Each row by itself has the bits that it has among the others.
+pub fn row_by_row(sample: &Sample, seed: u64) -> Outcome {
+    let x = operands_as(sample, seed, DType::F32);
+    let Ok(meta) = sample.op.infer(&metas(&x)) else { return Ok(()) };
+    let Some((cols, on_rows)) = sample.op.on_rows(&metas(&x), &meta) else { return Ok(()) };
+    if cols == 0 || meta.numel() == 0 {
+        return Ok(());
+    }
+    let (n, want) = (x[0].numel() / cols, run(sample, &x)?);
+    let full = |t: &Tensor| t.shape() == x[0].shape();
+    let result_of_row: Vec<usize> = if want.shape() == x[0].shape() { vec![1, cols] } else { vec![1] };
+    let mut rows = Vec::new();
+    for i in 0..n {
+        let row = |t: &Tensor| if full(t) { t.reshape([n, cols]).narrow(0, i, 1) } else { t.clone() };
+        let x: Vec<Tensor> = x.iter().map(row).collect();
+        let views: Vec<_> = x.iter().map(Tensor::view).collect();
+        let shape = result_of_row.clone().into();
+        let mut y = Buffer::scratch(meta.dtype, result_of_row.iter().product());
+        if !on_rows.fast(&views, &mut ViewMut::new(&mut y, &shape)) {
+            return Err(format!("`{}` has no kernel for rows of {cols}", on_rows.name()));
+        }
+        rows.push(Tensor::from_buffer(y, &shape));
+    }
+    let all = Tensor::concat(&rows.iter().collect::<Vec<_>>(), 0);
+    close("row by row", &all.reshape(want.shape()), &want, 0.0, 0.0)
+}
+
 pub fn layouts(sample: &Sample, seed: u64) -> Outcome {
     let x = operands(sample, seed);
     let want = run(sample, &x)?;
