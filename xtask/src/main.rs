@@ -14,8 +14,9 @@ use anyhow::{Result, bail};
 const USAGE: &str = "usage: cargo xtask <task>
   check                                  everything CI does
   golden [--dir PATH] [--only OP|FAMILY] expected values and gradients against ours
-  bench [--rounds N] [--peers burn,candle] [GROUP ...]
-                                         ours and rivals in one sitting (THALWEG_PYTHON names their interpreter)
+  bench [--rounds N] [--threads N,N] [--peers burn,candle] [NAME ...]
+                                         ours and rivals in one sitting: the networks, or some of those or of the ops
+                                         that `thalweg bench` lists (THALWEG_PYTHON names their interpreter)
   bench cluster [null|dense|sparse|delays] the parameter server, raw sockets, TensorFlow's (THALWEG_PYTHON)
   machines [avx512|neon] [--only TEST]   the kernels on emulated CPUs (needs Bochs and a kernel, or QEMU; see its file)
   op-page [--check]                      write docs/ops.md from the list of ops

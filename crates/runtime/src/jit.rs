@@ -8,7 +8,7 @@ use thalweg_tensor::{Meta, Switch, Tensor, trace};
 use crate::debug::{Debugger, Finding};
 use crate::error::RunError;
 use crate::executor::Executor;
-use crate::plan::Plan;
+use crate::plan::{Plan, STAGES};
 use crate::profile::Profile;
 use crate::tree::Tree;
 
@@ -46,7 +46,7 @@ pub fn jit_with<A: Tree, R: Tree, F: FnMut(A) -> R>(options: JitOptions, f: F) -
 /// How a function is compiled.
 #[derive(Debug, Clone, Default)]
 pub struct JitOptions {
-    /// Names of passes that are not run.
+    /// Names of passes and [`STAGES`] of planning that are not run.
     pub without: Vec<String>,
     /// Bytes that intermediate values may take; see [`JitOptions::memory_budget`].
     pub memory_budget: Option<usize>,
@@ -55,13 +55,13 @@ pub struct JitOptions {
 }
 
 impl JitOptions {
-    /// Without any pass.
+    /// Without any pass, and planned without any of the [`STAGES`].
     pub fn plain() -> Self {
-        let without = passes::PASSES.iter().map(|(name, _)| (*name).to_owned()).collect();
-        Self { without, ..Self::default() }
+        let names = passes::PASSES.iter().map(|(name, _)| name).chain(STAGES);
+        Self { without: names.map(|&name| name.to_owned()).collect(), ..Self::default() }
     }
 
-    /// Without one more pass.
+    /// Without one more pass, or stage of planning.
     pub fn without(mut self, pass: &str) -> Self {
         self.without.push(pass.to_owned());
         self
@@ -101,14 +101,22 @@ impl JitOptions {
         self
     }
 
+    fn is_on(&self, name: &str) -> bool {
+        !self.without.iter().any(|n| n == name)
+    }
+
+    fn plan(&self, graph: &Graph, captured: &[Tensor]) -> Plan {
+        Plan::with(graph, captured, |stage| self.is_on(stage))
+    }
+
     /// Runs the passes.
     fn optimise(&self, traced: &Traced) -> Graph {
-        let is_on = |name: &str| !self.without.iter().any(|n| n == name);
+        let is_on = |name: &str| self.is_on(name);
         let annotates = |name: &str| passes::ANNOTATING.contains(&name);
         let annotated = |graph: &Graph| passes::optimise(graph, |name| annotates(name) && is_on(name));
         let mut graph = passes::optimise(&traced.graph, |name| !annotates(name) && is_on(name));
         if let Some(budget) = self.memory_budget {
-            let arena = |graph: &Graph| Plan::new(&annotated(graph), &traced.captured).arena_bytes();
+            let arena = |graph: &Graph| self.plan(&annotated(graph), &traced.captured).arena_bytes();
             graph = passes::rematerialise(&graph, budget, arena);
         }
         annotated(&graph)
@@ -246,7 +254,7 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
             Some(size) => self.trace_any_batch(args, &metas, size),
             None => self.trace(args, &metas),
         };
-        let plan = Plan::new(&self.options.optimise(&traced), &traced.captured);
+        let plan = self.options.plan(&self.options.optimise(&traced), &traced.captured);
         let plan = plan.compared_with(&traced.graph);
         let executor = Executor::new(plan, traced.params, traced.captured);
         let (args, switches) = (args.map(&mut placeholder), traced.switches);

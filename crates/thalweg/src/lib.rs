@@ -34,7 +34,8 @@ pub use thalweg_kernels::simd::{Isa, isa};
 pub use thalweg_kernels::threads::{set_threads, threads};
 pub use thalweg_nn::*;
 pub use thalweg_runtime::{
-    Executor, Jit, JitOptions, Plan, RunError, Session, StepInfo, Tree, autobatch, jit, jit_with, remat, tree,
+    Executor, Jit, JitOptions, Plan, RunError, STAGES, Session, StepInfo, Tree, autobatch, jit, jit_with,
+    remat, tree,
 };
 pub use thalweg_tensor::*;
 

@@ -26,7 +26,7 @@ pub struct Args {
     /// Print where the time of a training step goes, step by step of its plan, instead of timing it.
     #[arg(long, conflicts_with = "csv")]
     profile: bool,
-    /// Write data, weights and first losses of the networks to files in this folder instead of timing them;
+    /// Write data, weights and first losses or results of the networks to files in this folder instead of timing them;
     /// `benches/peers/agree.py` compares them with PyTorch's.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["csv", "profile"])]
     export: Option<PathBuf>,
@@ -51,18 +51,14 @@ pub fn run(args: &Args) -> Result<()> {
     thalweg::set_threads(args.threads);
     let mut out = std::io::stdout().lock();
     let chosen = |group: &str, name: &str| args.names.iter().any(|n| n == name || n == group);
-    if args.profile || args.export.is_some() {
-        let networks = networks::TRAININGS.iter().filter(|(name, _)| chosen("networks", name));
-        for &(name, build) in networks {
-            let mut training = build();
-            match &args.export {
-                Some(folder) => {
-                    std::fs::create_dir_all(folder)
-                        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-                    training.export(&folder.join(format!("{name}.safetensors")))?;
-                }
-                None => writeln!(out, "{name}\n{}", training.step.profile())?,
-            }
+    if let Some(folder) = &args.export {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        return networks::export(folder, |name| chosen("networks", name));
+    }
+    if args.profile {
+        for (name, build) in networks::TRAININGS.iter().filter(|(name, _)| chosen("networks", name)) {
+            writeln!(out, "{name}\n{}", build().step.profile())?;
         }
         return Ok(());
     }

@@ -62,8 +62,7 @@ pub fn all() -> Vec<Workload> {
     all.push(w(
         "f",
         Box::new(|| {
-            let mut rng = Rng::seed(0);
-            let (net, x) = (Cnn::new(&mut rng), rng.normal([1, 1, 28, 28], 0.0, 1.0));
+            let (net, x) = one_picture();
             let mut forward = jit(|x: Tensor| net.forward(&x));
             time(1, move || forward.call(x.clone()).expect("shapes do not change"))
         }),
@@ -72,12 +71,47 @@ pub fn all() -> Vec<Workload> {
         "g",
         Box::new(|| {
             let x = Rng::seed(0).normal([16 << 20], 0.0, 1.0);
-            let mut f = jit(|x: Tensor| (&x * 1.5 + 0.25).tanh() * x.sigmoid() + &x);
+            let mut f = jit(|x: Tensor| gated(&x));
             time(1, move || f.call(x.clone()).expect("shapes do not change"))
         }),
     ));
     all.sort_by_key(|w| w.name);
     all
+}
+
+/// Writes the data, weights and first results of those that are chosen to files in a folder, for others to compare with.
+pub fn export(folder: &Path, is_chosen: impl Fn(&str) -> bool) -> Result<()> {
+    let path = |name: &str| folder.join(format!("{name}.safetensors"));
+    for &(name, build) in TRAININGS.iter().filter(|(name, _)| is_chosen(name)) {
+        build().export(&path(name))?;
+    }
+    if is_chosen("f") {
+        let (net, x) = one_picture();
+        let y = jit(|x: Tensor| net.forward(&x)).call(x.clone())?;
+        let state = net.state().iter().map(|n| (n.name.clone(), n.param.clone())).collect::<Vec<_>>();
+        thalweg::save(path("f"), named(&state, [("x", x), ("result", y)]))?;
+    }
+    if is_chosen("g") {
+        let x = Rng::seed(0).normal([1 << 20], 0.0, 1.0);
+        let y = jit(|x: Tensor| gated(&x)).call(x.clone())?;
+        thalweg::save(path("g"), named(&[], [("x", x), ("result", y)]))?;
+    }
+    Ok(())
+}
+
+/// Tensors and, by number so that their order is kept, copies of weights: a step writes over the latter.
+fn named<const N: usize>(state: &[(String, Param)], tensors: [(&str, Tensor); N]) -> Vec<(String, Tensor)> {
+    let weights = state.iter().enumerate().map(|(i, (name, p))| (format!("{i:03}.{name}"), p.get() + 0.0));
+    tensors.into_iter().map(|(name, t)| (name.to_owned(), t)).chain(weights).collect()
+}
+
+fn one_picture() -> (Cnn, Tensor) {
+    let mut rng = Rng::seed(0);
+    (Cnn::new(&mut rng), rng.normal([1, 1, 28, 28], 0.0, 1.0))
+}
+
+fn gated(x: &Tensor) -> Tensor {
+    (x * 1.5 + 0.25).tanh() * x.sigmoid() + x
 }
 
 /// Three pairs of convolutions with a pool after each, for pictures of 32 by 32.
@@ -146,13 +180,9 @@ impl Training {
         Self { state, x, y, step }
     }
 
-    /// Writes data, weights and the losses of three steps from them, for others to compare with.
-    pub fn export(mut self, path: &Path) -> Result<()> {
-        let mut tensors = vec![("x".to_owned(), self.x.clone()), ("y".to_owned(), self.y.clone())];
-        for (i, (name, param)) in self.state.iter().enumerate() {
-            // A copy: the step writes over the parameter.
-            tensors.push((format!("{i:03}.{name}"), param.get() + 0.0));
-        }
+    /// Writes data, weights and the losses of three steps from them.
+    fn export(mut self, path: &Path) -> Result<()> {
+        let mut tensors = named(&self.state, [("x", self.x.clone()), ("y", self.y.clone())]);
         let losses: Vec<f32> = (0..3).map(|_| self.step.run()).collect();
         tensors.push(("losses".to_owned(), Tensor::from_vec(losses, [3])));
         thalweg::save(path, tensors)?;

@@ -142,6 +142,11 @@ impl<'a> Builder<'a> {
         })
     }
 
+    /// The dtype to which a member's values are rounded, if it has fewer bits than a tile.
+    fn rounded(&self, id: NodeId) -> Option<DType> {
+        Some(self.graph.node(id).meta.dtype).filter(|dtype| matches!(dtype, DType::F16 | DType::BF16))
+    }
+
     /// The number that a value from outside is everywhere, if it is one.
     fn number(&self, id: NodeId) -> Option<f32> {
         match &self.graph.node(id).kind {
@@ -186,7 +191,8 @@ impl<'a> Builder<'a> {
         let uses = uses(self.members.iter().map(|&id| &self.graph.node(id).inputs[..]));
         let alone = |id: NodeId| uses[&id] == 1 && !self.result_of.contains_key(&id);
         let product = |id: NodeId| {
-            join && matches!(self.graph.op(id), Some(Op::Mul(_))) && self.members.contains(&id) && alone(id)
+            let is_product = matches!(self.graph.op(id), Some(Op::Mul(_))) && self.rounded(id).is_none();
+            join && is_product && self.members.contains(&id) && alone(id)
         };
         let mut taken = HashSet::new();
         let mut pieces: Vec<Piece> = Vec::with_capacity(self.members.len());
@@ -225,7 +231,7 @@ impl<'a> Builder<'a> {
                 pieces.push(Piece { id, does: Does::Rows(op), arithmetic: None, reads });
                 continue;
             };
-            let arithmetic = if join { None } else { Arithmetic::of(op) };
+            let arithmetic = if join || self.rounded(id).is_some() { None } else { Arithmetic::of(op) };
             pieces.push(Piece { id, does: Does::Tile(tile), arithmetic, reads });
         }
         pieces.retain(|piece| !taken.contains(&piece.id));
@@ -395,7 +401,8 @@ impl<'a> Builder<'a> {
             Does::Tile(tile) => {
                 let mut three = [Source::Register(0); 3];
                 three[..sources.len()].copy_from_slice(&sources);
-                Instruction::Block { tile: *tile, level: self.level(piece.id), sources: three, target }
+                let (level, rounded) = (self.level(piece.id), self.rounded(piece.id));
+                Instruction::Block { tile: *tile, level, sources: three, target, rounded }
             }
             Does::Rows(op) => {
                 Instruction::Rows { op: op.clone(), levels, sources, to: self.level(piece.id), target }

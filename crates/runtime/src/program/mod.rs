@@ -23,6 +23,7 @@ mod machine;
     allow(dead_code, reason = "tested everywhere, used where machine code is made")
 )]
 mod straight;
+mod values;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -36,6 +37,7 @@ use thalweg_kernels::gemm::Pieces;
 use thalweg_kernels::stream::PastCaches;
 use thalweg_kernels::threads::parallel;
 use thalweg_tensor::ops::{Op, Tile};
+use values::{Access, Operand, Outcome, Walk, load, round_to, store};
 
 /// Elements per parallel task.
 const GRAIN: usize = 32 << 10;
@@ -79,8 +81,8 @@ enum Level {
 
 #[derive(Clone)]
 enum Instruction {
-    /// The block function of an op.
-    Block { tile: Tile, level: Level, sources: [Source; 3], target: Target },
+    /// The block function of an op; the result is rounded to what a dtype of fewer bits holds.
+    Block { tile: Tile, level: Level, sources: [Source; 3], target: Target, rounded: Option<DType> },
     /// The arithmetic of several ops in one loop.
     Code { code: Arc<Code>, level: Level, sources: Vec<Source>, targets: Vec<Target> },
     /// An op on rows: the levels of what it reads, and of what it writes.
@@ -118,52 +120,6 @@ impl Instruction {
     }
 }
 
-/// How an operand reaches the instructions.
-#[derive(Debug, Clone)]
-pub(crate) enum Access {
-    /// f32 in row-major order: read in place, unless a result overwrites it.
-    Dense { offset: usize },
-    /// Anything else: gathered into a register first.
-    Strided(Walk),
-}
-
-/// A layout with its axes merged, to be read from any position.
-#[derive(Debug, Clone)]
-pub(crate) struct Walk {
-    offset: isize,
-    /// (size, stride), outermost first.
-    axes: SmallVec<[(usize, isize); 4]>,
-}
-
-/// An operand of a program.
-#[derive(Debug, Clone)]
-pub(crate) struct Operand {
-    /// The node that it is the value of.
-    pub node: NodeId,
-    pub access: Access,
-    pub dtype: DType,
-    level: Level,
-    /// The register it is gathered or copied into, if it cannot be read in place.
-    register: Option<u16>,
-}
-
-impl Operand {
-    /// Whether the elements that a tile reads lie where a result of equal length has those that the tile writes.
-    pub(crate) fn is_in_step(&self) -> bool {
-        matches!(self.access, Access::Dense { offset: 0 }) && self.level != Level::Shared
-    }
-}
-
-/// A result of a program.
-#[derive(Debug, Clone)]
-pub(crate) struct Outcome {
-    pub node: NodeId,
-    pub dtype: DType,
-    level: Level,
-    /// The register it is converted from; `None` when instructions write it in place.
-    register: Option<u16>,
-}
-
 /// A fused group.
 #[derive(Clone)]
 pub(crate) struct Program {
@@ -189,42 +145,6 @@ pub(crate) struct Memory(pub *mut u8);
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
-
-impl Walk {
-    fn new(layout: &Layout) -> Self {
-        let mut axes: SmallVec<[(usize, isize); 4]> = SmallVec::new();
-        for (&size, &stride) in layout.shape().iter().zip(layout.strides()) {
-            match axes.last_mut() {
-                _ if size == 1 => {}
-                Some((outer, outer_stride)) if *outer_stride == stride * size as isize => {
-                    *outer *= size;
-                    *outer_stride = stride;
-                }
-                _ => axes.push((size, stride)),
-            }
-        }
-        Self { offset: layout.offset() as isize, axes }
-    }
-
-    /// Calls `f(position, stride, range of the tile)` for the straight runs of elements
-    /// `start..start + len`.
-    fn runs(&self, start: usize, len: usize, mut f: impl FnMut(isize, isize, Range<usize>)) {
-        let Some(&(inner, stride)) = self.axes.last() else { return f(self.offset, 0, 0..len) };
-        let mut done = 0;
-        while done < len {
-            let at = start + done;
-            let (mut outer, within) = (at / inner, at % inner);
-            let mut position = self.offset + within as isize * stride;
-            for &(size, stride) in self.axes[..self.axes.len() - 1].iter().rev() {
-                position += (outer % size) as isize * stride;
-                outer /= size;
-            }
-            let n = (inner - within).min(len - done);
-            f(position, stride, done..done + n);
-            done += n;
-        }
-    }
-}
 
 impl Program {
     /// The program of a group. `layout` gives the layout of a value from outside, `needed` says which
@@ -401,13 +321,16 @@ impl Program {
         };
         for instruction in &self.instructions {
             match instruction {
-                Instruction::Block { tile, level, sources: [a, b, c], target } => {
+                Instruction::Block { tile, level, sources: [a, b, c], target, rounded } => {
                     let (read, y) = (|source: &Source| read(*source, *level), write(*target, *level));
                     match tile {
-                        Tile::Map(f) => f(read(a), y),
-                        Tile::MapWith(f, number) => f(read(a), *number, y),
-                        Tile::Zip(f) => f(read(a), read(b), y),
-                        Tile::Zip3(f) => f(read(a), read(b), read(c), y),
+                        Tile::Map(f) => f(read(a), &mut *y),
+                        Tile::MapWith(f, number) => f(read(a), *number, &mut *y),
+                        Tile::Zip(f) => f(read(a), read(b), &mut *y),
+                        Tile::Zip3(f) => f(read(a), read(b), read(c), &mut *y),
+                    }
+                    if let Some(dtype) = rounded {
+                        round_to(*dtype, y);
                     }
                 }
                 Instruction::Code { code, level, sources, targets } => {
@@ -445,19 +368,10 @@ impl Program {
         for (result, memory) in self.results.iter().zip(results) {
             let Some(r) = result.register else { continue };
             let (start, len) = part(result.level);
-            // SAFETY: as for `read`; the result's memory is ours alone.
+            // SAFETY: as for `read`; the result's memory is ours alone, and has room for all elements of its level.
             unsafe {
                 let x = std::slice::from_raw_parts(register(r), len);
-                match result.dtype {
-                    DType::Bool => {
-                        // Bytes, since the memory may hold anything before.
-                        let y = std::slice::from_raw_parts_mut(memory.0.add(start), len);
-                        y.iter_mut().zip(x).for_each(|(y, x)| *y = u8::from(*x != 0.0));
-                    }
-                    // Only huge results come from a register.
-                    _ => past_caches
-                        .copy(x, std::slice::from_raw_parts_mut(memory.0.cast::<f32>().add(start), len)),
-                }
+                store(x, result.dtype, memory.0, start, past_caches);
             }
         }
     }
@@ -485,38 +399,6 @@ pub(crate) unsafe fn run(programs: &[Program], operands: &[Memory], results: &[M
             (task, operands, results) = (task - program.n_tasks(), rest, after);
         }
     });
-}
-
-/// Fills a tile from an operand.
-///
-/// # Safety
-/// `memory` is valid for the operand's dtype and layout.
-unsafe fn load(operand: &Operand, memory: *mut u8, start: usize, tile: &mut [f32]) {
-    // SAFETY: the positions are those of the operand's layout.
-    unsafe {
-        match (&operand.access, operand.dtype) {
-            (Access::Dense { offset }, _) => {
-                let x = memory.cast::<f32>().add(offset + start);
-                tile.copy_from_slice(std::slice::from_raw_parts(x, tile.len()));
-            }
-            (Access::Strided(walk), DType::Bool) => walk.runs(start, tile.len(), |at, stride, range| {
-                for (i, t) in tile[range].iter_mut().enumerate() {
-                    *t = f32::from(*memory.offset(at + i as isize * stride));
-                }
-            }),
-            (Access::Strided(walk), _) => walk.runs(start, tile.len(), |at, stride, range| {
-                let x = memory.cast::<f32>().offset(at);
-                match stride {
-                    1 => tile[range.clone()].copy_from_slice(std::slice::from_raw_parts(x, range.len())),
-                    0 => tile[range].fill(*x),
-                    _ => tile[range]
-                        .iter_mut()
-                        .enumerate()
-                        .for_each(|(i, t)| *t = *x.offset(i as isize * stride)),
-                }
-            }),
-        }
-    }
 }
 
 /// Lends this thread's registers, which grow to what is asked and stay.

@@ -74,8 +74,8 @@ impl Primitive for Convert {
 
     fn tile(&self) -> Option<Tile> {
         match self.dtype {
-            // Tiles are f32 already; a `bool` is 0 or 1.
-            DType::F32 => Some(Tile::Map(|x, y| y.copy_from_slice(x))),
+            // Tiles are f32 already, and rounded to half of that behind the op; a `bool` is 0 or 1.
+            DType::F32 | DType::F16 | DType::BF16 => Some(Tile::Map(|x, y| y.copy_from_slice(x))),
             DType::Bool => Some(Tile::Map(|x, y| map(x, y, |x| f32::from(u8::from(x != 0.0))))),
             _ => None,
         }

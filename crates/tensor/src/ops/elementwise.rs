@@ -4,9 +4,11 @@
 //! dtype. A block function on f32 slices makes it fast; f16 and bf16 go through it a tile at a time.
 //! Fused groups of the compiler run the same block functions on the same tiles.
 
+use thalweg_core::dtype::{bf16, f16};
 use thalweg_core::runs::for_each_run;
 use thalweg_core::{DType, Element, Layout, View, ViewMut, with_dtype};
 use thalweg_kernels::stream::arithmetic::{map, zip};
+use thalweg_kernels::stream::convert::{cast, f16_to_f32, f32_to_f16};
 use thalweg_kernels::stream::split::par_chunks_mut;
 
 use crate::error::OpError;
@@ -457,6 +459,26 @@ fn straight_runs<T: Element + Default, U: Element, const N: usize, const TILE: u
 pub(crate) trait Wide: Element + Default {
     fn widen<T: Element>(x: T) -> Self;
     fn narrow<T: Element>(self) -> T;
+
+    fn widen_all<T: Element>(x: &[T], y: &mut [Self]) {
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = Self::widen(x));
+    }
+    fn narrow_all<T: Element>(x: &[Self], y: &mut [T]) {
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.narrow());
+    }
+    // Where a straight piece has a quicker way.
+    fn widen_bf16(x: &[bf16], y: &mut [Self]) {
+        Self::widen_all(x, y);
+    }
+    fn narrow_bf16(x: &[Self], y: &mut [bf16]) {
+        Self::narrow_all(x, y);
+    }
+    fn widen_f16(x: &[f16], y: &mut [Self]) {
+        Self::widen_all(x, y);
+    }
+    fn narrow_f16(x: &[Self], y: &mut [f16]) {
+        Self::narrow_all(x, y);
+    }
 }
 
 impl Wide for f64 {
@@ -474,6 +496,18 @@ impl Wide for f32 {
     }
     fn narrow<T: Element>(self) -> T {
         T::from_f64(f64::from(self))
+    }
+    fn widen_bf16(x: &[bf16], y: &mut [f32]) {
+        cast(x, y);
+    }
+    fn narrow_bf16(x: &[f32], y: &mut [bf16]) {
+        cast(x, y);
+    }
+    fn widen_f16(x: &[f16], y: &mut [f32]) {
+        f16_to_f32(x, y);
+    }
+    fn narrow_f16(x: &[f32], y: &mut [f16]) {
+        f32_to_f16(x, y);
     }
 }
 
@@ -511,13 +545,27 @@ fn through_dyn<W: Wide, V: Wide, const N: usize>(
     y: &mut ViewMut<'_>,
     f: OnPieces<'_, W, V, N>,
 ) {
-    let layouts = x.map(|v| v.layout());
-    with_dtype!(y.dtype(), Y => by_leading_axis(layouts, y.dense::<Y>(), &|layouts, y| {
-        let mut rest = y.iter_mut();
+    match y.dtype() {
+        DType::BF16 => tiles_into(x, y.dense::<bf16>(), f, V::narrow_bf16),
+        DType::F16 => tiles_into(x, y.dense::<f16>(), f, V::narrow_f16),
+        other => with_dtype!(other, Y => tiles_into(x, y.dense::<Y>(), f, V::narrow_all)),
+    }
+}
+
+fn tiles_into<W: Wide, V: Wide, Y: Element, const N: usize>(
+    x: [View<'_>; N],
+    y: &mut [Y],
+    f: OnPieces<'_, W, V, N>,
+    narrow: fn(&[V], &mut [Y]),
+) {
+    by_leading_axis(x.map(|v| v.layout()), y, &|layouts, y| {
+        let mut rest = y;
         tiles_through(x, layouts, f, &mut |tile| {
-            rest.by_ref().zip(tile).for_each(|(y, &v)| *y = v.narrow::<Y>());
+            let (piece, after) = std::mem::take(&mut rest).split_at_mut(tile.len());
+            narrow(tile, piece);
+            rest = after;
         });
-    }));
+    });
 }
 
 fn tiles_through<W: Wide, V: Wide, const N: usize>(
@@ -541,10 +589,15 @@ fn tiles_through<W: Wide, V: Wide, const N: usize>(
 }
 
 fn widen_into<W: Wide>(x: View<'_>, first: isize, stride: isize, tile: &mut [W]) {
-    with_dtype!(x.dtype(), T => {
-        let memory = x.memory::<T>();
-        for (i, t) in tile.iter_mut().enumerate() {
-            *t = W::widen(memory[(first + i as isize * stride) as usize]);
-        }
-    });
+    let straight = first as usize..first as usize + tile.len();
+    match x.dtype() {
+        DType::BF16 if stride == 1 => W::widen_bf16(&x.memory()[straight], tile),
+        DType::F16 if stride == 1 => W::widen_f16(&x.memory()[straight], tile),
+        dtype => with_dtype!(dtype, T => {
+            let memory = x.memory::<T>();
+            for (i, t) in tile.iter_mut().enumerate() {
+                *t = W::widen(memory[(first + i as isize * stride) as usize]);
+            }
+        }),
+    }
 }

@@ -27,10 +27,11 @@ impl Unary for Gelu {
 
     /// dx = dy · (Φ(x) + x φ(x)), φ the normal density.
     fn grad(g: &Vjp<'_>) -> Grad {
-        let x = g.x(0);
-        let cdf = (x * -FRAC_1_SQRT_2).erfc() * 0.5;
-        let pdf = (x.square() * -0.5).exp() * (0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI);
-        Grad::one(g.dy() * (cdf + x * pdf))
+        g.rounded_once(|x, dy| {
+            let cdf = (x * -FRAC_1_SQRT_2).erfc() * 0.5;
+            let pdf = (x.square() * -0.5).exp() * (0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI);
+            dy * (cdf + x * pdf)
+        })
     }
 }
 

@@ -26,11 +26,12 @@ impl Unary for GeluTanh {
 
     /// With t = tanh u(x): dx = dy · ((1 + t)/2 + x/2 (1 − t²) u′(x)).
     fn grad(g: &Vjp<'_>) -> Grad {
-        let x = g.x(0);
-        let square = &x.square();
-        let t = &inner(x).tanh();
-        let slope = (square * (3.0 * CUBIC) + 1.0) * (0.5 * ROOT);
-        Grad::one(g.dy() * ((t * 0.5 + 0.5) + x * (1.0 - t.square()) * slope))
+        g.rounded_once(|x, dy| {
+            let square = &x.square();
+            let t = &inner(x).tanh();
+            let slope = (square * (3.0 * CUBIC) + 1.0) * (0.5 * ROOT);
+            dy * ((t * 0.5 + 0.5) + x * (1.0 - t.square()) * slope)
+        })
     }
 }
 

@@ -297,13 +297,18 @@ impl Op {
         delegate!(self, op => op.is_elementwise(), _op => false)
     }
 
-    /// The op on tiles of f32, where it has that form for these dtypes.
+    /// The op on tiles of f32, where it has that form for these dtypes. Of f16 and bf16 the elements are widened before and
+    /// the result is rounded after it.
     pub fn tile(&self, x: &[&Meta], y: &Meta) -> Option<Tile> {
-        let fits = |m: &Meta| matches!(m.dtype, DType::F32 | DType::Bool);
+        let is_half = |m: &&Meta| matches!(m.dtype, DType::F16 | DType::BF16);
+        let fits = |m: &Meta| matches!(m.dtype, DType::F32 | DType::Bool) || is_half(&m);
         if !(fits(y) && x.iter().all(|m| fits(m))) {
             return None;
         }
-        delegate!(self, op => op.tile(), _op => None)
+        let tile = delegate!(self, op => op.tile(), _op => None)?;
+        // Others compute halves in f64, and would not always round to the same.
+        let has_halves = x.iter().any(is_half) || is_half(&y);
+        (!has_halves || matches!(tile, Tile::Map(_) | Tile::Zip(_))).then_some(tile)
     }
 
     /// How many elements a row has and the op on rows, where it has that form for these dtypes.

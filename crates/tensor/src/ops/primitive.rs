@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use serde::{Serialize, de::DeserializeOwned};
 use smallvec::SmallVec;
-use thalweg_core::{Layout, Shape, View, ViewMut};
+use thalweg_core::{DType, Layout, Shape, View, ViewMut};
 use thalweg_kernels::gemm::OnReady;
 
 use crate::error::OpError;
@@ -229,6 +229,16 @@ impl Vjp<'_> {
     /// The value of operand `i`. Panics when `keep` did not ask for it.
     pub fn x(&self, i: usize) -> &Tensor {
         self.kept.inputs[i].as_ref().expect("the rule reads an operand that its `keep` did not ask for")
+    }
+
+    /// The gradient of an op of one operand by a rule that takes operand and dy. Of f16 and bf16 it is computed in f32 and rounded
+    /// once: a rule of many ops would round after each.
+    pub fn rounded_once(&self, rule: impl FnOnce(&Tensor, &Tensor) -> Tensor) -> Grad {
+        let (x, dtype) = (self.x(0), self.x(0).dtype());
+        if !matches!(dtype, DType::F16 | DType::BF16) {
+            return Grad::one(rule(x, self.dy));
+        }
+        Grad::one(rule(&x.to_dtype(DType::F32), &self.dy.to_dtype(DType::F32)).to_dtype(dtype))
     }
 
     /// Dtype and shape of operand `i`. Panics when `keep` did not ask.

@@ -32,7 +32,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use thalweg_formats::safetensors;
 use thalweg_graph::passes;
-use thalweg_runtime::{JitOptions, Tree, jit_with};
+use thalweg_runtime::{JitOptions, STAGES, Tree, jit_with};
 use thalweg_tensor::{Tensor, vjp};
 
 pub use attrs::Attrs;
@@ -108,7 +108,7 @@ pub fn run_all(dir: &Path, only: Option<&str>) -> Result<()> {
         ("compiled".to_owned(), JitOptions::default()),
         ("compiled without any pass".to_owned(), JitOptions::plain()),
     ];
-    for (name, _) in passes::PASSES {
+    for name in passes::PASSES.iter().map(|(name, _)| name).chain(STAGES) {
         modes.push((format!("compiled without {name}"), JitOptions::default().without(name)));
     }
     for (name, options) in modes {
