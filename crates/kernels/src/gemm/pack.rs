@@ -1,12 +1,13 @@
 //! Packing: copies a strided matrix into panels that the tile kernel reads from end to end.
 //!
 //! A panel is `width` rows of A, or columns of B, side by side for each p of the shared dimension:
-//! `panel[p * width + i]`. What is missing at the edge of the matrix is zero. Both memory orders of the
+//! `panel[p * width + i]`. What is missing at the edge of the matrix is zero, as far as anybody reads it. Both memory orders of the
 //! source are fast; other strides work.
 
 use super::Element;
+use crate::stream::prefetch;
 
-/// Numbers of f32 in a line of the cache.
+/// Numbers of f32 in a line of the cache, and in the widest vector.
 const LINE: usize = 16;
 
 /// `width`-wide panels out of a matrix: element (i, p) is `from[i * stride_i + p * stride_p]`.
@@ -59,15 +60,19 @@ unsafe fn pack_const<T: Element, const W: usize>(source: Source<T>, n_valid: usi
             return;
         }
         let mut p = 0;
-        if n_valid == W && stride_p == 1 {
+        if n_valid >= 4 && stride_p == 1 {
             while p + 4 <= k {
                 // Four rows at a time, and of each all of a cache line: rows a large power of two apart fall into one set
-                // of the cache, which holds half of the rows of a panel.
+                // of the cache, which holds half of the rows of a panel. The next line of each row is asked for, as there
+                // are more rows than the hardware follows.
                 let end = if p + LINE <= k { p + LINE } else { p + 4 };
                 let mut i = 0;
-                while i < W {
-                    // The last block of a width that is no multiple of four overlaps the one before.
-                    let i_block = i.min(W - 4);
+                while i < n_valid {
+                    // The last block of a number that is no multiple of four overlaps the one before.
+                    let i_block = i.min(n_valid - 4);
+                    for row in 0..4 {
+                        prefetch(from.wrapping_add((i_block + row) * stride_i + end));
+                    }
                     for p in (p..end).step_by(4) {
                         T::transpose_4x4(
                             from.add(i_block * stride_i + p),
@@ -78,6 +83,9 @@ unsafe fn pack_const<T: Element, const W: usize>(source: Source<T>, n_valid: usi
                     }
                     i += 4;
                 }
+                for p in p..end {
+                    fill_up::<T, W>(n_valid, to.add(p * W));
+                }
                 p = end;
             }
         }
@@ -86,11 +94,22 @@ unsafe fn pack_const<T: Element, const W: usize>(source: Source<T>, n_valid: usi
             for i in 0..n_valid {
                 to.add(p * W + i).write(*row.add(i * stride_i));
             }
-            for i in n_valid..W {
-                to.add(p * W + i).write(T::ZERO);
-            }
+            fill_up::<T, W>(n_valid, to.add(p * W));
             p += 1;
         }
+    }
+}
+
+/// Writes zeros behind the valid columns of a row of a panel, as far as a vector that begins with one reaches: a kernel reads
+/// no others.
+///
+/// # Safety
+/// `to` has room for `W` elements.
+#[inline(always)]
+unsafe fn fill_up<T: Element, const W: usize>(n_valid: usize, to: *mut T) {
+    for i in n_valid..n_valid.next_multiple_of(LINE).min(W) {
+        // SAFETY: a column below W.
+        unsafe { to.add(i).write(T::ZERO) };
     }
 }
 
