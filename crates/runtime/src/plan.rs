@@ -448,13 +448,13 @@ impl<'a> Planner<'a> {
 
     /// The plan, and for each of its steps whether the next one continues it.
     fn finish(mut self) -> (Plan, Vec<bool>) {
-        let unplanned_bytes = self.unplanned();
         if self.is_on(Stage::Epilogues) {
             self.follow_products();
         }
         let to_copy = self.write_in_place();
         // Results are copied out before parameters are: they may be the old values.
         let outputs = self.hand_out();
+        let unplanned_bytes = self.unplanned();
         self.copy_to_params(to_copy);
         if self.is_on(Stage::InPlace) {
             self.reuse_operands();
@@ -481,7 +481,12 @@ impl<'a> Planner<'a> {
         (plan, self.continued)
     }
 
+    /// Bytes of all values that are neither handed out nor new values of parameters, each in memory of its own.
     fn unplanned(&self) -> usize {
+        let is_kept = |id: NodeId| {
+            let home = self.values[id.index()].as_ref().map(|v| self.storages[v.storage].home);
+            matches!(home, Some(Home::Param(_) | Home::Output(_)))
+        };
         let is_view = |id: NodeId| {
             self.values[id.index()].as_ref().is_some_and(|v| match self.born[v.storage] {
                 None => true,
@@ -492,7 +497,8 @@ impl<'a> Planner<'a> {
             self.graph.node(id).group != 0
                 && matches!(self.graph.op(id), Some(Op::Reshape(_) | Op::Broadcast(_)))
         };
-        let op = |id: &NodeId| self.graph.op(*id).is_some() && !is_view(*id) && !fused_view(*id);
+        let op =
+            |id: &NodeId| self.graph.op(*id).is_some() && !is_view(*id) && !fused_view(*id) && !is_kept(*id);
         self.graph.ids().filter(op).map(|id| self.graph.node(id).meta.bytes()).sum()
     }
 }

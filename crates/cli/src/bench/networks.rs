@@ -398,3 +398,31 @@ impl LstmNet {
         self.output.forward(&y.select(0, -1))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(plan: &Plan) -> f64 {
+        plan.arena_bytes() as f64 / plan.unplanned_bytes() as f64
+    }
+
+    #[test]
+    fn training_takes_at_most_half_of_what_its_values_take() {
+        for (name, build) in TRAININGS.iter().filter(|(name, _)| ["b", "c", "d"].contains(name)) {
+            let mut training = build();
+            training.step.run();
+            let share = share(training.step.plan());
+            assert!(share <= 0.5, "{name}: {share:.2}");
+        }
+    }
+
+    #[test]
+    fn inference_takes_at_most_a_quarter_of_what_its_values_take() {
+        // c has two convolutions: operand and result of the second are most of what there is, and both must be held.
+        for (name, plan) in inference_plans().iter().filter(|(name, _)| *name != "c") {
+            let share = share(plan);
+            assert!(share <= 0.25, "{name}: {share:.2}");
+        }
+    }
+}
