@@ -89,7 +89,9 @@ pub(crate) struct Step {
 #[derive(Debug, Clone)]
 pub struct StepInfo {
     /// The ops it runs, in order.
-    pub ops: Vec<&'static str>,
+    pub ops: Vec<String>,
+    /// What an op with bodies of its own runs inside, a line per step: the steps of a branch or of a turn.
+    pub inside: Vec<String>,
     /// Work and traffic: for a group, what enters and leaves it.
     pub cost: Cost,
     /// What it writes.
@@ -181,12 +183,18 @@ impl Plan {
         let mut lines: Vec<_> = step.nodes.iter().filter_map(|&id| self.graph.node(id).at).collect();
         lines.dedup();
         let ops = match step.nodes.is_empty() {
-            true => vec!["copy"],
-            false => step.nodes.iter().filter_map(|&id| self.graph.op(id)).map(Op::name).collect(),
+            true => vec!["copy".to_owned()],
+            false => step
+                .nodes
+                .iter()
+                .filter_map(|&id| self.graph.op(id))
+                .map(|op| op.label().to_owned())
+                .collect(),
         };
+        let inside = step.nodes.iter().filter_map(|&id| self.graph.op(id)).flat_map(Op::inside).collect();
         let meta = |(storage, shape): &(usize, Shape)| Meta::new(self.storages[*storage].dtype, shape);
         let results: Vec<Meta> = step.outputs.iter().map(meta).collect();
-        StepInfo { ops, cost: self.cost(step), results, lines }
+        StepInfo { ops, inside, cost: self.cost(step), results, lines }
     }
 
     /// The node behind each result of a step; empty for a copy.

@@ -39,7 +39,7 @@ fn the_first_value_that_is_not_finite_is_found_with_its_line() {
     let mut debugger = f.debug(Tensor::from([[1.0f32, 2.0], [-3.0, 1.0]])).unwrap();
     let found = debugger.run_until_non_finite().unwrap().expect("log of a negative number");
     assert!(found.to_string().contains("not finite") && found.to_string().contains("debug.rs"), "{found}");
-    assert!(found.info.ops.contains(&"log"), "{found}");
+    assert!(found.info.ops.iter().any(|op| op == "log"), "{found}");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn verify_names_the_first_step_that_differs() {
         custom(Drift(Default::default()), &[&y]).cumsum(0)
     });
     let found = f.verify(Tensor::ones([2, 3], DType::F32), 1e-6).unwrap().expect("it drifts");
-    assert_eq!(found.info.ops, ["custom"], "{found}");
+    assert_eq!(found.info.ops, ["drift"], "{found}");
     assert!(found.what.contains("eager gives"), "{found}");
 }
 

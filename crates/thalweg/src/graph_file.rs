@@ -42,7 +42,7 @@ pub fn save_graph(path: impl AsRef<Path>, session: &Session) -> Result<()> {
     let refused = |reason: String| Error::GraphFile { path: path.display().to_string(), reason };
     for node in graph.nodes() {
         if let Kind::Op(op @ Op::Custom(_)) = &node.kind {
-            return Err(refused(format!("`{}` is an op of your own and has no text form", op.name())));
+            return Err(refused(format!("`{}` is an op of your own and has no text form", op.label())));
         }
     }
     let mut tensors: BTreeMap<String, Tensor> = BTreeMap::new();
