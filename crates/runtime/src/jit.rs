@@ -1,10 +1,12 @@
 //! `jit`: an ordinary function, traced once per kind of argument and replayed from a plan.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
-use thalweg_graph::{Graph, Template, Traced, passes};
+use thalweg_graph::{Graph, GraphError, Template, Traced, passes};
 use thalweg_tensor::{Meta, Switch, Tensor, trace};
 
+use crate::control::BodyOptions;
 use crate::debug::{Debugger, Finding};
 use crate::error::RunError;
 use crate::executor::Executor;
@@ -52,6 +54,21 @@ pub struct JitOptions {
     pub memory_budget: Option<usize>,
     /// Whether one trace serves all batch sizes; see [`JitOptions::any_batch`].
     pub any_batch: bool,
+    /// The user's own passes; see [`JitOptions::with_pass`].
+    passes: Vec<OwnPass>,
+}
+
+/// A user's own pass.
+#[derive(Clone)]
+struct OwnPass {
+    name: String,
+    run: Arc<dyn Fn(&Graph) -> Graph + Send + Sync>,
+}
+
+impl fmt::Debug for OwnPass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
 }
 
 impl JitOptions {
@@ -61,9 +78,37 @@ impl JitOptions {
         Self { without, ..Self::default() }
     }
 
-    /// Without one more pass.
+    /// Without one more pass. A name that no pass has is an error of the first call.
     pub fn without(mut self, pass: &str) -> Self {
         self.without.push(pass.to_owned());
+        self
+    }
+
+    /// With one more pass, which runs after those that are built in and before values are recomputed, fused
+    /// and planned. It may change anything but operands, parameters, results and writes; a graph that it breaks is an
+    /// error of the call that names it. Passes of one's own run in the order in which they are added, also
+    /// on the bodies of `cond`, `while_loop` and `scan`.
+    ///
+    /// ```
+    /// use thalweg_graph::{Graph, Kind};
+    /// use thalweg_runtime::{JitOptions, jit_with};
+    /// use thalweg_tensor::{Tensor, ops};
+    ///
+    /// /// `exp(log(x))` is `x`, if one does not mind negative numbers.
+    /// fn undo_log(graph: &Graph) -> Graph {
+    ///     graph.rewrite(|out, node| match (&node.kind, &node.inputs[..]) {
+    ///         (Kind::Op(ops::Op::Exp(_)), &[y]) if matches!(out.op(y), Some(ops::Op::Log(_))) => out.node(y).inputs[0],
+    ///         _ => out.push(node),
+    ///     })
+    /// }
+    ///
+    /// let mut f = jit_with(JitOptions::default().with_pass("undo_log", undo_log), |x: Tensor| x.log().exp() + 1.0);
+    /// assert_eq!(f.call(Tensor::from([-1.0f32]))?.item::<f32>(), 0.0);
+    /// assert!(!f.plan().to_string().contains("log"));
+    /// # Ok::<(), thalweg_runtime::RunError>(())
+    /// ```
+    pub fn with_pass(mut self, name: &str, pass: impl Fn(&Graph) -> Graph + Send + Sync + 'static) -> Self {
+        self.passes.push(OwnPass { name: name.to_owned(), run: Arc::new(pass) });
         self
     }
 
@@ -101,17 +146,47 @@ impl JitOptions {
         self
     }
 
+    /// What the body of a decision or loop is compiled with.
+    pub(crate) fn of_body(&self) -> Self {
+        Self { memory_budget: None, any_batch: false, ..self.clone() }
+    }
+
+    fn is_on(&self, name: &str) -> bool {
+        !self.without.iter().any(|n| n == name)
+    }
+
+    /// Refuses names that nothing has.
+    pub(crate) fn check(&self) -> Result<(), RunError> {
+        let known = || passes::PASSES.iter().map(|(n, _)| *n).chain(self.passes.iter().map(|p| &p.name[..]));
+        match self.without.iter().find(|name| known().all(|k| k != *name)) {
+            Some(name) => {
+                let known = known().collect::<Vec<_>>().join(", ");
+                Err(GraphError::NoPass { name: name.clone(), known }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn plan(&self, graph: &Graph, captured: &[Tensor]) -> Plan {
+        Plan::new(graph, captured)
+    }
+
     /// Runs the passes.
-    fn optimise(&self, traced: &Traced) -> Graph {
-        let is_on = |name: &str| !self.without.iter().any(|n| n == name);
+    pub(crate) fn optimise(&self, graph: &Graph, captured: &[Tensor]) -> Result<Graph, RunError> {
         let annotates = |name: &str| passes::ANNOTATING.contains(&name);
-        let annotated = |graph: &Graph| passes::optimise(graph, |name| annotates(name) && is_on(name));
-        let mut graph = passes::optimise(&traced.graph, |name| !annotates(name) && is_on(name));
+        let annotated = |graph: &Graph| passes::optimise(graph, |name| annotates(name) && self.is_on(name));
+        let mut graph = passes::optimise(graph, |name| !annotates(name) && self.is_on(name));
+        for pass in self.passes.iter().filter(|p| self.is_on(&p.name)) {
+            graph = passes::checked(&pass.name, &*pass.run, &graph)?;
+        }
+        if !self.passes.is_empty() && self.is_on("sweep") {
+            graph = passes::dce(&graph);
+        }
         if let Some(budget) = self.memory_budget {
-            let arena = |graph: &Graph| Plan::new(&annotated(graph), &traced.captured).arena_bytes();
+            let arena = |graph: &Graph| self.plan(&annotated(graph), captured).arena_bytes();
             graph = passes::rematerialise(&graph, budget, arena);
         }
-        annotated(&graph)
+        Ok(annotated(&graph))
     }
 }
 
@@ -170,7 +245,7 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         if trace::is_recording() {
             return Ok((self.f)(args));
         }
-        self.prepare(args);
+        self.prepare(args)?;
         let compiled = &mut self.compiled[self.last];
         let outputs = compiled.executor.run(&self.gathered);
         self.gathered.clear();
@@ -180,22 +255,23 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
 
     /// Finds or makes the plan for these arguments and gathers their tensors.
     #[track_caller]
-    fn prepare(&mut self, args: A) {
+    fn prepare(&mut self, args: A) -> Result<(), RunError> {
         let known = match self.compiled.get(self.last) {
             Some(c) if c.fits(&args) => Some(self.last),
             _ => self.compiled.iter().position(|c| c.fits(&args)),
         };
         self.last = match known {
             Some(known) => known,
-            None => self.compile(&args),
+            None => self.compile(&args)?,
         };
         args.visit(&mut |t| self.gathered.push(t.clone()));
+        Ok(())
     }
 
     /// A run of the function that goes step by step; parameters are as before when it ends.
     #[track_caller]
     pub fn debug(&mut self, args: A) -> Result<Debugger<'_>, RunError> {
-        self.prepare(args);
+        self.prepare(args)?;
         let inputs = std::mem::take(&mut self.gathered);
         Debugger::new(&mut self.compiled[self.last].executor, inputs)
     }
@@ -210,7 +286,7 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
     /// Times every step over some runs. The function really runs: parameters change.
     #[track_caller]
     pub fn profile(&mut self, args: A, n_runs: usize) -> Result<Profile, RunError> {
-        self.prepare(args);
+        self.prepare(args)?;
         let inputs = std::mem::take(&mut self.gathered);
         Profile::measure(&mut self.compiled[self.last].executor, &inputs, n_runs)
     }
@@ -233,7 +309,8 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
     }
 
     #[track_caller]
-    fn compile(&mut self, args: &A) -> usize {
+    fn compile(&mut self, args: &A) -> Result<usize, RunError> {
+        self.options.check()?;
         let metas = tensors(args);
         self.log.push(match self.compiled.last() {
             None => format!("first call: {}", list(&metas)),
@@ -246,17 +323,18 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
             Some(size) => self.trace_any_batch(args, &metas, size),
             None => self.trace(args, &metas),
         };
-        let plan = Plan::new(&self.options.optimise(&traced), &traced.captured);
-        let plan = plan.compared_with(&traced.graph);
+        let graph = self.options.optimise(&traced.graph, &traced.captured)?;
+        let plan = self.options.plan(&graph, &traced.captured).compared_with(&traced.graph);
         let executor = Executor::new(plan, traced.params, traced.captured);
         let (args, switches) = (args.map(&mut placeholder), traced.switches);
         self.compiled.push(Compiled { args, results, switches, executor });
-        self.compiled.len() - 1
+        Ok(self.compiled.len() - 1)
     }
 
     /// Runs the function on traced tensors of these kinds.
     #[track_caller]
     fn trace(&mut self, args: &A, metas: &[Meta]) -> (Traced, R) {
+        let _bodies = BodyOptions::set(&self.options);
         let mut results = None;
         let traced = Traced::record(metas, |inputs| {
             let mut inputs = inputs.iter();
