@@ -167,6 +167,27 @@ impl JitOptions {
         }
     }
 
+    /// The first pass after which `is_wrong` says so of the graph.
+    pub(crate) fn blame(
+        &self,
+        graph: &Graph,
+        executor: &Executor,
+        mut is_wrong: impl FnMut(&Graph) -> bool,
+    ) -> Option<String> {
+        let mut graph = graph.clone();
+        let built_in = passes::PASSES.iter().filter(|(name, _)| !passes::ANNOTATING.contains(name));
+        let built_in = built_in.map(|(name, pass)| (*name, pass as &dyn Fn(&Graph) -> Graph));
+        let own = self.passes.iter().map(|p| (&p.name[..], &*p.run as &dyn Fn(&Graph) -> Graph));
+        for (name, pass) in built_in.chain(own).filter(|(name, _)| self.is_on(name)) {
+            graph = pass(&graph);
+            if is_wrong(&graph) {
+                return Some(name.to_owned());
+            }
+        }
+        // What is left before planning is the rematerialisation, if there is any.
+        is_wrong(executor.plan().graph()).then(|| "rematerialise".to_owned())
+    }
+
     pub(crate) fn plan(&self, graph: &Graph, captured: &[Tensor]) -> Plan {
         Plan::new(graph, captured)
     }
@@ -211,6 +232,8 @@ struct Compiled<A, R> {
     /// How the switches stood that the function looked at.
     switches: Vec<(Switch, bool)>,
     executor: Executor,
+    /// The graph before any pass.
+    recorded: Graph,
 }
 
 /// A function of any batch size.
@@ -273,17 +296,20 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
     pub fn debug(&mut self, args: A) -> Result<Debugger<'_>, RunError> {
         self.prepare(args)?;
         let inputs = std::mem::take(&mut self.gathered);
-        Debugger::new(&mut self.compiled[self.last].executor, inputs)
+        let Compiled { executor, recorded, .. } = &mut self.compiled[self.last];
+        Debugger::new(executor, (recorded, &self.options), inputs)
     }
 
     /// The first step whose values differ from eager execution by more than `rtol` of their largest
-    /// magnitude. Parameters are not changed.
+    /// magnitude, or else the first result or parameter that is not what the function as written gives, and the pass
+    /// that changed it. Parameters are not changed.
     #[track_caller]
     pub fn verify(&mut self, args: A, rtol: f64) -> Result<Option<Finding>, RunError> {
         self.debug(args)?.verify(rtol)
     }
 
-    /// Times every step over some runs. The function really runs: parameters change.
+    /// Times every step over some runs, one after the other, and one more run as it is. The function really runs:
+    /// parameters change.
     #[track_caller]
     pub fn profile(&mut self, args: A, n_runs: usize) -> Result<Profile, RunError> {
         self.prepare(args)?;
@@ -327,7 +353,7 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         let plan = self.options.plan(&graph, &traced.captured).compared_with(&traced.graph);
         let executor = Executor::new(plan, traced.params, traced.captured);
         let (args, switches) = (args.map(&mut placeholder), traced.switches);
-        self.compiled.push(Compiled { args, results, switches, executor });
+        self.compiled.push(Compiled { args, results, switches, executor, recorded: traced.graph });
         Ok(self.compiled.len() - 1)
     }
 

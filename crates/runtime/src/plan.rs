@@ -210,6 +210,44 @@ impl Plan {
         }
     }
 
+    /// The nodes that a step computes, in order.
+    pub(crate) fn members(&self, i: usize) -> Vec<NodeId> {
+        let mut members = self.steps[i].nodes.to_vec();
+        members.sort_unstable();
+        members
+    }
+
+    /// Where the first `n_done` steps have put each value: step and position among its results.
+    pub(crate) fn written_until(&self, n_done: usize) -> HashMap<NodeId, (usize, usize)> {
+        let of_step =
+            |i: usize| self.result_nodes(i).into_iter().enumerate().map(move |(k, node)| (node, (i, k)));
+        (0..n_done).flat_map(of_step).collect()
+    }
+
+    /// The storages that a step writes.
+    pub(crate) fn writes_of(&self, i: usize) -> impl Iterator<Item = usize> + '_ {
+        let product = match &self.steps[i].action {
+            Action::Then(then) => Some(then.product.0),
+            _ => None,
+        };
+        self.steps[i].outputs.iter().map(|(storage, _)| *storage).chain(product)
+    }
+
+    /// The step that gives a result its value.
+    pub(crate) fn step_of_output(&self, i: usize) -> usize {
+        self.last_step_into(Home::Output(self.outputs[i].1))
+    }
+
+    /// The step that gives a parameter its new value.
+    pub(crate) fn step_of_param(&self, p: usize) -> usize {
+        self.last_step_into(Home::Param(p))
+    }
+
+    fn last_step_into(&self, home: Home) -> usize {
+        let writes = |i: &usize| self.writes_of(*i).any(|s| self.storages[s].home == home);
+        (0..self.steps.len()).rev().find(writes).unwrap_or(self.steps.len() - 1)
+    }
+
     /// How many steps run at the same time as another.
     pub fn n_concurrent(&self) -> usize {
         self.batches.iter().filter(|b| b.len() > 1).map(|b| b.len()).sum()

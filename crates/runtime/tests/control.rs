@@ -138,8 +138,10 @@ fn whole_numbers_of_any_size_travel_beside_floats() {
             || (x.exp(), n.clone(), wide.clone(), x.gt(0.0)),
             || (x.clone(), n.clone(), wide.clone(), x.lt(0.0)),
         );
-        let (y, m) = while_loop((x.clone(), n.clone()), |(x, _)| x.sum(()).lt(3.0), |(x, n)| (x + 1.0, n + 1i64));
-        let slope = grad(|x| while_loop((x.clone(), n.clone()), |(x, _)| x.lt(3.0), |(x, n)| (x * 2.0, n)).0)(&x);
+        let (y, m) =
+            while_loop((x.clone(), n.clone()), |(x, _)| x.sum(()).lt(3.0), |(x, n)| (x + 1.0, n + 1i64));
+        let slope =
+            grad(|x| while_loop((x.clone(), n.clone()), |(x, _)| x.lt(3.0), |(x, n)| (x * 2.0, n)).0)(&x);
         (kept, y, m, slope)
     });
     let (kept, y, m, slope) = f.call((Tensor::scalar(1.0f32), n)).unwrap();
@@ -160,7 +162,11 @@ fn plans_name_decisions_and_loops_with_their_cost_and_steps() {
             let h = (h + x).reshape([1, 4]).matmul(&w).tanh().reshape([4]);
             (h.clone(), h)
         });
-        cond(&last.sum(()).gt(0.0), || last.exp().cumsum(0), || while_loop(last.clone(), |h| h.sum(()).lt(9.0), |h| h + 1.0))
+        cond(
+            &last.sum(()).gt(0.0),
+            || last.exp().cumsum(0),
+            || while_loop(last.clone(), |h| h.sum(()).lt(9.0), |h| h + 1.0),
+        )
     });
     f.call(Tensor::ones([5, 4], DType::F32)).unwrap();
     let steps: Vec<_> = f.plan().steps().collect();
@@ -170,7 +176,8 @@ fn plans_name_decisions_and_loops_with_their_cost_and_steps() {
     assert!((5 * turn..5 * turn * 4).contains(&flops), "{flops}");
     assert!(named("cond").cost.flops > 0);
     let text = f.plan().to_string();
-    for part in ["each of 5 turns:", "matmul", "then:", "otherwise:", "cumsum", "as long as:", "control.rs:"] {
+    for part in ["each of 5 turns:", "matmul", "then:", "otherwise:", "cumsum", "as long as:", "control.rs:"]
+    {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
     assert!(!text.contains("custom"), "{text}");
