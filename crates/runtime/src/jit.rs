@@ -10,6 +10,7 @@ use crate::control::BodyOptions;
 use crate::debug::{Debugger, Finding};
 use crate::error::RunError;
 use crate::executor::Executor;
+use crate::family::{Family, Optimised, guesses, placeholder_of, resized};
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::tree::Tree;
@@ -120,9 +121,10 @@ impl JitOptions {
     }
 
     /// The size of the first axis of the first tensor is the batch, and so is that of every tensor whose first axis is as
-    /// long. The first call traces the function at this and two other sizes; from then on a new size
-    /// costs planning, and the function itself is not run again. A function that does not follow its batch size is
-    /// traced for each size as usual; [`Jit::explain`] says why.
+    /// long, or, if the function refuses this, of the first alone. The first call traces the function at this and two
+    /// other sizes; from then on the function itself is not run again. A new size costs passes and planning, and
+    /// between the smallest and the largest of at least three sizes it costs planning only. A function that does not
+    /// follow its batch size is traced for each size as usual; [`Jit::explain`] says why.
     ///
     /// ```
     /// use thalweg_core::DType;
@@ -164,6 +166,15 @@ impl JitOptions {
                 Err(GraphError::NoPass { name: name.clone(), known }.into())
             }
             None => Ok(()),
+        }
+    }
+
+    /// Whether what passes made of a batch size may be used again. A budget is kept by other means at each size, and a
+    /// user's own pass may look at anything.
+    fn reuse(&self) -> Optimised {
+        match self.memory_budget.is_none() && self.passes.is_empty() {
+            true => Optimised::Some(Vec::new()),
+            false => Optimised::Never,
         }
     }
 
@@ -234,24 +245,6 @@ struct Compiled<A, R> {
     executor: Executor,
     /// The graph before any pass.
     recorded: Graph,
-}
-
-/// A function of any batch size.
-struct Family<A, R> {
-    /// The arguments that it was traced with, and their batch size.
-    args: A,
-    size: usize,
-    results: R,
-    template: Template,
-    switches: Vec<(Switch, bool)>,
-}
-
-impl<A: Tree, R> Family<A, R> {
-    /// Whether it has these arguments but for the batch size.
-    fn fits(&self, args: &A, size: usize) -> bool {
-        let resized = self.args.map(&mut |t| placeholder_of(&rebatched(t.meta(), self.size, size)));
-        resized.fits(args) && self.switches.iter().all(|(switch, on)| switch.is_on() == *on)
-    }
 }
 
 impl<A: Tree, R> Compiled<A, R> {
@@ -345,11 +338,15 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         });
         let size = metas.first().and_then(|m| m.shape.first().copied());
         // At sizes 0 and 1 code may rightly take other steps, such as leaving out an expansion.
-        let (traced, results) = match size.filter(|&n| self.options.any_batch && n > 1) {
+        let size = size.filter(|&n| self.options.any_batch && n > 1);
+        let ((traced, results), family) = match size {
             Some(size) => self.trace_any_batch(args, &metas, size),
-            None => self.trace(args, &metas),
+            None => (self.trace(args, &metas), None),
         };
-        let graph = self.options.optimise(&traced.graph, &traced.captured)?;
+        let graph = match size.zip(family) {
+            Some((size, family)) => self.optimise_any_batch(size, family, &traced)?,
+            None => self.options.optimise(&traced.graph, &traced.captured)?,
+        };
         let plan = self.options.plan(&graph, &traced.captured).compared_with(&traced.graph);
         let executor = Executor::new(plan, traced.params, traced.captured);
         let (args, switches) = (args.map(&mut placeholder), traced.switches);
@@ -362,72 +359,122 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
     fn trace(&mut self, args: &A, metas: &[Meta]) -> (Traced, R) {
         let _bodies = BodyOptions::set(&self.options);
         let mut results = None;
-        let traced = Traced::record(metas, |inputs| {
-            let mut inputs = inputs.iter();
-            let args = args.map(&mut |_| inputs.next().expect("one input per tensor").clone());
-            let out = (self.f)(args);
-            let mut outputs = Vec::new();
-            out.visit(&mut |t| outputs.push(t.clone()));
-            results = Some(out.map(&mut placeholder));
-            outputs
-        });
+        let f = &mut self.f;
+        let traced = Traced::record(metas, |inputs| run(f, args, inputs, &mut results));
         (traced, results.expect("the function was traced"))
     }
 
-    /// The same from what is known of other batch sizes, if anything is.
+    /// [`Jit::trace`] with arguments that are a guess.
     #[track_caller]
-    fn trace_any_batch(&mut self, args: &A, metas: &[Meta], size: usize) -> (Traced, R) {
-        let say = |log: &mut Vec<String>, what: &str| {
-            if let Some(why) = log.last_mut() {
-                let _ = write!(why, "; {what}");
-            }
-        };
-        if let Some(family) = self.families.iter().find(|f| f.fits(args, size)) {
-            match family.template.at(size) {
+    fn try_trace(&mut self, args: &A, metas: &[Meta]) -> Result<Traced, String> {
+        let _bodies = BodyOptions::set(&self.options);
+        let f = &mut self.f;
+        Traced::try_record(metas, |inputs| run(f, args, inputs, &mut None))
+    }
+
+    /// The function at this batch size, from what is known of others if anything is, and which family it belongs to.
+    #[track_caller]
+    fn trace_any_batch(&mut self, args: &A, metas: &[Meta], size: usize) -> ((Traced, R), Option<usize>) {
+        let known = self.families.iter().position(|f| f.fits(args, size));
+        if let Some(family) = known {
+            match self.families[family].template.at(size) {
                 Ok(traced) => {
-                    say(&mut self.log, "planned anew, not traced");
-                    return (traced, family.results.map(&mut placeholder));
+                    let results = self.families[family].results.map(&mut placeholder);
+                    return ((traced, results), known);
                 }
-                Err(why) => say(&mut self.log, &why),
+                Err(why) => self.say(&why),
             }
-            return self.trace(args, metas);
+            return (self.trace(args, metas), None);
         }
         let (traced, results) = self.trace(args, metas);
-        let mut at = |n: usize| {
-            let metas: Vec<Meta> = metas.iter().map(|m| rebatched(m, size, n)).collect();
-            (n, self.trace(args, &metas).0)
-        };
-        let others = [at(2 * size + 1), at(3 * size + 4)];
-        let [second, third] = others;
-        let switches = traced.switches.clone();
-        match Template::new([(size, traced.clone()), second, third]) {
-            Ok(template) => {
-                say(&mut self.log, "serves every batch size");
-                let (args, results) = (args.map(&mut placeholder), results.map(&mut placeholder));
-                self.families.push(Family { args, size, results, template, switches });
+        let mut refused = String::new();
+        for follows in guesses(metas, size) {
+            match self.template(args, metas, (size, &traced), &follows) {
+                Ok(template) => {
+                    self.say("serves every batch size");
+                    if follows != guesses(metas, size)[0] {
+                        self.say("only the first tensor follows the batch");
+                    }
+                    let (switches, kept) = (traced.switches.clone(), results.map(&mut placeholder));
+                    let args = args.map(&mut placeholder);
+                    let optimised = self.options.reuse();
+                    self.families.push(Family {
+                        args,
+                        follows,
+                        results: kept,
+                        template,
+                        switches,
+                        optimised,
+                    });
+                    return ((traced, results), Some(self.families.len() - 1));
+                }
+                Err(why) if refused.is_empty() => refused = why,
+                Err(_) => {}
             }
-            Err(why) => say(&mut self.log, &format!("this batch size only: {why}")),
         }
-        (traced, results)
+        self.say(&format!("this batch size only: {refused}"));
+        ((traced, results), None)
+    }
+
+    /// The function of any batch size that these tensors follow; the error says why there is none.
+    #[track_caller]
+    fn template(
+        &mut self,
+        args: &A,
+        metas: &[Meta],
+        (size, traced): (usize, &Traced),
+        follows: &[bool],
+    ) -> Result<Template, String> {
+        let mut at = |n: usize| {
+            let metas: Vec<Meta> = metas.iter().zip(follows).map(|(m, &f)| resized(m, f, n)).collect();
+            let other = self.try_trace(args, &metas);
+            other.map(|t| (n, t)).map_err(|why| format!("at size {n} the function refuses it: {why}"))
+        };
+        let (second, third) = (at(2 * size + 1)?, at(3 * size + 4)?);
+        Template::new([(size, traced.clone()), second, third])
+    }
+
+    /// Runs the passes, unless it is known what they make of this batch size.
+    fn optimise_any_batch(&mut self, size: usize, family: usize, traced: &Traced) -> Result<Graph, RunError> {
+        if let Some(graph) = self.families[family].optimised.at(size) {
+            self.say("planned anew, neither traced nor optimised");
+            return Ok(graph);
+        }
+        let graph = self.options.optimise(&traced.graph, &traced.captured)?;
+        self.families[family].optimised.note(size, traced, &graph);
+        if !self.log.last().is_some_and(|why| why.contains("serves every batch size")) {
+            self.say("optimised and planned anew, not traced");
+        }
+        Ok(graph)
+    }
+
+    /// Adds to why the function is being compiled.
+    fn say(&mut self, what: &str) {
+        if let Some(why) = self.log.last_mut() {
+            let _ = write!(why, "; {what}");
+        }
     }
 }
 
-/// The same with another batch size, if its first axis is the batch.
-fn rebatched(meta: &Meta, from: usize, to: usize) -> Meta {
-    let mut shape = meta.shape.clone();
-    if shape.first() == Some(&from) {
-        shape.dims_mut()[0] = to;
-    }
-    Meta { dtype: meta.dtype, shape }
+/// Calls the function with these tensors in its arguments; the tensors of what it gives.
+fn run<A: Tree, R: Tree>(
+    f: &mut impl FnMut(A) -> R,
+    args: &A,
+    inputs: &[Tensor],
+    results: &mut Option<R>,
+) -> Vec<Tensor> {
+    let mut inputs = inputs.iter();
+    let args = args.map(&mut |_| inputs.next().expect("one input per tensor").clone());
+    let out = f(args);
+    let mut outputs = Vec::new();
+    out.visit(&mut |t| outputs.push(t.clone()));
+    *results = Some(out.map(&mut placeholder));
+    outputs
 }
 
 /// A tensor of the same kind that holds next to nothing.
 fn placeholder(t: &Tensor) -> Tensor {
     placeholder_of(t.meta())
-}
-
-fn placeholder_of(meta: &Meta) -> Tensor {
-    Tensor::scalar(0).to_dtype(meta.dtype).broadcast_to(meta.shape.clone())
 }
 
 /// Dtypes and shapes of all tensors.

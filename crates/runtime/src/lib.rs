@@ -8,6 +8,7 @@ mod control;
 mod debug;
 mod error;
 mod executor;
+mod family;
 mod jit;
 mod join;
 mod order;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
-use crate::error::{OpError, fail, or_fail};
+use crate::error::{OpError, fail, or_fail, trying};
 use crate::meta::Meta;
 use crate::ops::Op;
 use crate::param::Param;
@@ -121,7 +121,15 @@ thread_local! {
 /// ```
 #[track_caller]
 pub fn record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Recording {
-    let at = Location::caller();
+    record_at(inputs, f, Location::caller())
+}
+
+#[track_caller]
+fn record_at(
+    inputs: &[Meta],
+    f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    at: &'static Location<'static>,
+) -> Recording {
     let trace = Arc::<Trace>::default();
     let inputs: Vec<Tensor> =
         inputs.iter().enumerate().map(|(i, meta)| trace.push(Source::Input(i), meta.clone(), at)).collect();
@@ -137,6 +145,14 @@ pub fn record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Reco
     trace.is_over.store(true, Ordering::Relaxed);
     let values = std::mem::take(&mut trace.lock().values);
     Recording { values, params, outputs, switches }
+}
+
+/// [`record`] for kinds of operands that the function may not be meant for: the words of what refused them,
+/// instead of a panic.
+#[track_caller]
+pub fn try_record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Result<Recording, String> {
+    let at = Location::caller();
+    trying(|| record_at(inputs, f, at))
 }
 
 /// Whether code on this thread is being traced.
