@@ -322,7 +322,10 @@ fn a_function_of_one_size_falls_back_to_traces_of_its_own() {
         assert!(close(&square.call(x.clone()).unwrap(), &x.matmul(&x)));
     }
     let why = square.explain();
-    assert!(why.contains("this batch size only: at size 11 the function refuses it: matmul: shapes"), "{why}");
+    assert!(
+        why.contains("this batch size only: at size 11 the function refuses it: matmul: shapes"),
+        "{why}"
+    );
     let mut even = jit_with(JitOptions::default().any_batch(), |x: Tensor| {
         assert!(x.size(0) % 2 == 0, "an even number is needed");
         x.sum(())
