@@ -17,7 +17,7 @@ use thalweg_tensor::{Meta, OpError, Tensor, custom};
 /// ```
 #[track_caller]
 pub fn probe(name: &str, x: &Tensor) -> Tensor {
-    custom(Probe { name: name.to_owned(), label: label(name) }, &[x])
+    custom(Probe { heading: name.to_owned(), label: label(name) }, &[x])
 }
 
 /// How plans and graphs call a probe.
@@ -42,7 +42,7 @@ pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> R {
 }
 
 struct Probe {
-    name: String,
+    heading: String,
     label: String,
 }
 
@@ -66,7 +66,7 @@ impl CustomOp for Probe {
         });
         if !IS_QUIET.get() {
             let meta = Meta::new(x[0].dtype(), x[0].shape());
-            println!("{}: {meta}, {low} to {high}, mean {}", self.name, sum / n as f64);
+            println!("{}: {meta}, {low} to {high}, mean {}", self.heading, sum / n as f64);
         }
     }
 

@@ -202,7 +202,7 @@ fn peeking_is_right_after_every_step_for_every_value() {
     drop(f.debug(x.clone()).unwrap());
     let graph = f.plan().graph().clone();
     let params: Vec<Tensor> = graph.params.iter().map(|p| before[usize::from(p == "v")].clone()).collect();
-    let want = graph.values(&[x.clone()], &params, &[]).unwrap();
+    let want = graph.values(std::slice::from_ref(&x), &params, &[]).unwrap();
     let mut debugger = f.debug(x).unwrap();
     loop {
         for id in graph.ids() {
