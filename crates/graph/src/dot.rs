@@ -62,7 +62,7 @@ impl Graph {
             },
             Kind::Op(op) => {
                 let attributes = op.attributes();
-                (format!("{}{}", op.name(), if attributes == "()" { "" } else { &attributes }), "#ffffff")
+                (format!("{}{}", op.label(), if attributes == "()" { "" } else { &attributes }), "#ffffff")
             }
         };
         format!("{id} [label={}, style=filled, fillcolor=\"{color}\"]", quoted(&label))

@@ -71,6 +71,24 @@ pub enum GraphError {
         /// All names.
         known: String,
     },
+    /// A pass that left a graph which is no graph any more, or another function.
+    #[error("after pass `{name}`: {source}")]
+    Pass {
+        /// The pass.
+        name: String,
+        /// What is wrong now.
+        source: Box<GraphError>,
+    },
+    /// A graph that takes or gives something else than the one it was made from.
+    #[error("{what} were {before}, they are {after}")]
+    Interface {
+        /// Operands, params, results or the like.
+        what: &'static str,
+        /// As they were.
+        before: String,
+        /// As they are.
+        after: String,
+    },
     /// A name that nothing in the graph has.
     #[error("nothing is called `{name}`; known are {known}")]
     NoName {

@@ -55,10 +55,43 @@ impl Template {
             }
         }
         // The line goes through the first two; the third must lie on it.
-        let third = template.guess(sizes[2])?;
-        match third.ids().find(|&id| !alike(third.node(id), c.graph.node(id))) {
-            Some(id) => Err(unfollowed(c.graph.node(id))),
-            None => Ok(template),
+        template.agrees(sizes[2], &c.graph)?;
+        Ok(template)
+    }
+
+    /// The same for graphs that passes have changed, from what they changed. A constant that depends on the size must
+    /// be one that the function itself has: what a pass computed from it need not lie on the same curve at every size.
+    pub fn optimised(traces: [(usize, &Traced, Graph); 3]) -> Result<Template, String> {
+        let changing = |graphs: [&Graph; 3]| -> Vec<[Literal; 3]> {
+            let n = graphs.map(|g| g.nodes().len()).into_iter().min().unwrap_or(0);
+            let of = |g: &Graph, i: usize| match &g.nodes()[i].kind {
+                Kind::Literal(literal) => {
+                    Some(Literal::new(first(literal.uniform().map(|_| literal.tensor())?)))
+                }
+                _ => None,
+            };
+            let each = (0..n).filter_map(|i| Some([of(graphs[0], i)?, of(graphs[1], i)?, of(graphs[2], i)?]));
+            each.filter(|[a, b, c]| a != b || b != c).collect()
+        };
+        let known = changing(traces.each_ref().map(|(_, traced, _)| &traced.graph));
+        if changing(traces.each_ref().map(|(_, _, graph)| graph)).iter().any(|three| !known.contains(three)) {
+            return Err("a pass computed a constant from the batch size".to_owned());
+        }
+        Template::new(traces.map(|(n, traced, graph)| (n, Traced { graph, ..traced.clone() })))
+    }
+
+    /// Whether a graph of this batch size is the one that [`Template::at`] gives; the error names the first node that is not.
+    pub fn agrees(&self, size: usize, graph: &Graph) -> Result<(), String> {
+        let guess = self.guess(size)?;
+        if guess.nodes().len() != graph.nodes().len()
+            || guess.outputs != graph.outputs
+            || guess.writes != graph.writes
+        {
+            return Err("the function takes other steps at another batch size".to_owned());
+        }
+        match guess.ids().find(|&id| !alike(guess.node(id), graph.node(id))) {
+            Some(id) => Err(unfollowed(graph.node(id))),
+            None => Ok(()),
         }
     }
 
@@ -90,7 +123,8 @@ fn unfollowed(node: &Node) -> String {
 
 /// Whether two nodes of different traces are the same, lines apart.
 fn alike(a: &Node, b: &Node) -> bool {
-    a.kind == b.kind && a.inputs == b.inputs && a.meta == b.meta && a.region == b.region
+    let same_place = a.inputs == b.inputs && a.region == b.region && a.group == b.group;
+    same_place && a.kind == b.kind && a.meta == b.meta
 }
 
 /// What two batch sizes say about a third.
@@ -102,7 +136,8 @@ struct Line {
 
 impl Line {
     fn node(&self, a: &Node, b: &Node) -> Option<Node> {
-        if a.inputs != b.inputs || a.region != b.region || a.meta.dtype != b.meta.dtype {
+        if a.inputs != b.inputs || a.region != b.region || a.group != b.group || a.meta.dtype != b.meta.dtype
+        {
             return None;
         }
         let meta = Meta { dtype: a.meta.dtype, shape: self.shape(&a.meta.shape, &b.meta.shape)? };

@@ -287,7 +287,10 @@ impl Parser {
             true => rest.split_at(closing(rest).ok_or("a parenthesis is not closed")? + 1),
             false => ("()", rest),
         };
-        let op = Op::parse(name, attributes).ok_or_else(|| format!("there is no op {name}"))?;
+        let op = Op::parse(name, attributes).ok_or_else(|| match name {
+            "custom" => "an op of one's own, a decision or a loop is code and cannot be read back".to_owned(),
+            _ => format!("there is no op {name}"),
+        })?;
         let op = op.map_err(|e| format!("{name}: {e}"))?;
         let inputs: SmallVec<[NodeId; 4]> =
             operands.split_whitespace().map(|n| self.value(n)).collect::<Result<_, _>>()?;

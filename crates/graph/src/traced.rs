@@ -1,7 +1,7 @@
 //! From a trace to a graph and the things it is bound to.
 
 use smallvec::{SmallVec, smallvec};
-use thalweg_tensor::trace::{self, Source};
+use thalweg_tensor::trace::{self, Recording, Source};
 use thalweg_tensor::{Meta, Param, Switch, Tensor};
 
 use crate::graph::{Graph, Kind, Node, NodeId};
@@ -45,9 +45,19 @@ impl Traced {
     /// ```
     #[track_caller]
     pub fn record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Traced {
-        let recording = trace::record(inputs, f);
+        Self::of(trace::record(inputs, f), inputs.len())
+    }
+
+    /// [`Traced::record`] for kinds of operands that the function may not be meant for: the words of what refused
+    /// them, instead of a panic.
+    #[track_caller]
+    pub fn try_record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Result<Traced, String> {
+        Ok(Self::of(trace::try_record(inputs, f)?, inputs.len()))
+    }
+
+    fn of(recording: Recording, n_inputs: usize) -> Traced {
         let mut graph = Graph::default();
-        graph.inputs = (0..inputs.len()).map(|i| format!("x{i}")).collect();
+        graph.inputs = (0..n_inputs).map(|i| format!("x{i}")).collect();
         let (mut params, mut captured) = (Vec::new(), Vec::new());
         for value in recording.values {
             let mut inputs = SmallVec::new();

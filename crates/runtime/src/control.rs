@@ -3,17 +3,20 @@
 //! Outside a trace they are plain Rust. Inside, each body is traced by itself and becomes part of one
 //! op, which runs it as often as the values say. Bodies see everything around them, tensors and
 //! parameters; what they see becomes an operand of the op, so that gradients reach it. Results of
-//! several tensors travel through the one result of the op end to end.
+//! several tensors travel through the one result of the op end to end. Bodies are compiled with the options
+//! of the `jit` that traces them.
 
+use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
 
 use thalweg_core::{DType, View, ViewMut, with_dtype};
-use thalweg_graph::{Closed, Graph, Traced, passes};
-use thalweg_tensor::ops::CustomOp;
+use thalweg_graph::{Closed, Graph, Traced};
+use thalweg_tensor::ops::{Cost, CustomOp};
 use thalweg_tensor::{Meta, OpError, Param, Tensor, custom, trace, vjp};
 
 use crate::error::RunError;
 use crate::executor::Executor;
+use crate::jit::JitOptions;
 use crate::plan::Plan;
 use crate::tree::Tree;
 
@@ -170,6 +173,28 @@ impl RefuseWrites for Closed {
     }
 }
 
+thread_local! {
+    static OPTIONS: RefCell<JitOptions> = RefCell::default();
+}
+
+/// Bodies that are traced on this thread while it lives are compiled with these options.
+pub(crate) struct BodyOptions(JitOptions);
+
+impl BodyOptions {
+    pub fn set(options: &JitOptions) -> Self {
+        Self(OPTIONS.replace(options.of_body()))
+    }
+}
+
+impl Drop for BodyOptions {
+    fn drop(&mut self) {
+        OPTIONS.set(std::mem::take(&mut self.0));
+    }
+}
+
+/// i64 numbers travel among floats as multiples of this, and what is left.
+const HALF: i64 = 1 << 32;
+
 /// Several tensors end to end in one vector.
 #[derive(Clone)]
 struct Packing {
@@ -178,8 +203,8 @@ struct Packing {
 }
 
 impl Packing {
-    /// Parts of one dtype keep it; a mixture travels as f64, which holds every number of the narrower
-    /// types and whole numbers up to 2⁵³.
+    /// Parts of one dtype keep it; a mixture travels as f64, which holds every number of every other dtype but
+    /// i64. Those travel in two halves.
     fn new(parts: Vec<Meta>) -> Self {
         let first = parts.first().map_or(DType::F32, |m| m.dtype);
         let dtype = if parts.iter().all(|m| m.dtype == first) { first } else { DType::F64 };
@@ -187,11 +212,28 @@ impl Packing {
     }
 
     fn meta(&self) -> Meta {
-        Meta::new(self.dtype, [self.parts.iter().map(Meta::numel).sum::<usize>()])
+        Meta::new(self.dtype, [self.parts.iter().map(|m| self.width(m)).sum::<usize>()])
+    }
+
+    fn is_halved(&self, dtype: DType) -> bool {
+        dtype == DType::I64 && self.dtype != DType::I64
+    }
+
+    /// How many places a part takes.
+    fn width(&self, part: &Meta) -> usize {
+        if self.is_halved(part.dtype) { 2 * part.numel() } else { part.numel() }
     }
 
     fn pack(&self, tensors: &[Tensor]) -> Tensor {
-        let flat: Vec<Tensor> = tensors.iter().map(|t| t.reshape(t.numel()).to_dtype(self.dtype)).collect();
+        let mut flat = Vec::new();
+        for t in tensors.iter().map(|t| t.reshape(t.numel())) {
+            if self.is_halved(t.dtype()) {
+                let (high, low) = (t.floor_divide(HALF), t.remainder(HALF));
+                flat.extend([high.to_dtype(self.dtype), low.to_dtype(self.dtype)]);
+            } else {
+                flat.push(t.to_dtype(self.dtype));
+            }
+        }
         match flat.is_empty() {
             true => Tensor::zeros([0], self.dtype),
             false => Tensor::concat(&flat.iter().collect::<Vec<_>>(), 0),
@@ -201,8 +243,13 @@ impl Packing {
     fn unpack(&self, packed: &Tensor) -> Vec<Tensor> {
         let mut at = 0;
         let part = |m: &Meta| {
-            at += m.numel();
-            packed.narrow(0, at - m.numel(), m.numel()).reshape(&m.shape).to_dtype(m.dtype)
+            let (start, n) = (at, m.numel());
+            at += self.width(m);
+            let piece = |from: usize| packed.narrow(0, from, n).reshape(&m.shape).to_dtype(m.dtype);
+            match self.is_halved(m.dtype) {
+                true => piece(start) * HALF + piece(start + n),
+                false => piece(start),
+            }
         };
         self.parts.iter().map(part).collect()
     }
@@ -223,19 +270,60 @@ impl Packing {
 /// A graph with an executor; calls from several threads take turns.
 struct Body {
     graph: Graph,
-    executor: Mutex<Executor>,
+    /// Or why it could not be compiled: an error of the first run.
+    executor: Result<Mutex<Executor>, RunError>,
 }
 
 impl Body {
     fn new(graph: Graph) -> Self {
-        let plan = Plan::new(&passes::optimise(&graph, |_| true), &[]);
-        Self { graph, executor: Mutex::new(Executor::new(plan, Vec::new(), Vec::new())) }
+        let options = OPTIONS.with_borrow(Clone::clone);
+        let executor = options.optimise(&graph, &[]).map(|optimised| {
+            let plan = options.plan(&optimised, &[]);
+            Mutex::new(Executor::new(plan, Vec::new(), Vec::new()))
+        });
+        Self { graph, executor }
     }
 
     fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, OpError> {
-        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
-        executor.run(inputs).map(<[Tensor]>::to_vec).map_err(of_op)
+        match &self.executor {
+            Ok(executor) => {
+                let mut executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
+                executor.run(inputs).map(<[Tensor]>::to_vec).map_err(of_op)
+            }
+            Err(why) => Err(OpError::Custom { op: "body".to_owned(), reason: why.to_string() }),
+        }
     }
+
+    /// Work and traffic of one run.
+    fn cost(&self) -> Cost {
+        self.plan(|plan| plan.steps().fold(Cost::default(), |sum, step| plus(sum, step.cost)))
+            .unwrap_or_default()
+    }
+
+    /// Its steps under a heading.
+    fn inside(&self, heading: &str) -> Vec<String> {
+        let steps = self.plan(|plan| {
+            let steps = plan.steps().flat_map(|step| {
+                let inner = step.inside.iter().map(|line| format!("  | {line}")).collect::<Vec<_>>();
+                std::iter::once(format!("  {step}")).chain(inner)
+            });
+            steps.collect::<Vec<_>>()
+        });
+        std::iter::once(format!("{heading}:")).chain(steps.into_iter().flatten()).collect()
+    }
+
+    fn plan<R>(&self, f: impl FnOnce(&Plan) -> R) -> Option<R> {
+        let executor = self.executor.as_ref().ok()?;
+        Some(f(executor.lock().unwrap_or_else(PoisonError::into_inner).plan()))
+    }
+}
+
+fn plus(a: Cost, b: Cost) -> Cost {
+    Cost { flops: a.flops + b.flops, bytes: a.bytes + b.bytes }
+}
+
+fn times(cost: Cost, n: usize) -> Cost {
+    Cost { flops: cost.flops * n as u64, bytes: cost.bytes * n as u64 }
 }
 
 fn of_op(error: RunError) -> OpError {
@@ -357,6 +445,16 @@ impl CustomOp for Choice {
 
     fn infer(&self, _inputs: &[&Meta]) -> Result<Meta, OpError> {
         Ok(self.packing.meta())
+    }
+
+    /// That of the branch with more work: which one runs is not known before.
+    fn cost(&self, _inputs: &[&Meta], _output: &Meta) -> Cost {
+        let [then, otherwise] = self.bodies.each_ref().map(Body::cost);
+        if (otherwise.flops, otherwise.bytes) > (then.flops, then.bytes) { otherwise } else { then }
+    }
+
+    fn inside(&self) -> Vec<String> {
+        [self.bodies[0].inside("then"), self.bodies[1].inside("otherwise")].concat()
     }
 
     fn eval(&self, x: &[&View<'_>], y: &mut ViewMut<'_>) {
@@ -482,6 +580,21 @@ impl CustomOp for Loop {
         Ok(self.packing.meta())
     }
 
+    /// That of all turns of a scan; of one turn where values decide how many there are.
+    fn cost(&self, _inputs: &[&Meta], _output: &Meta) -> Cost {
+        match &self.test {
+            Some(test) => plus(self.body.cost(), test.cost()),
+            None => times(self.body.cost(), self.n_steps),
+        }
+    }
+
+    fn inside(&self) -> Vec<String> {
+        match &self.test {
+            Some(test) => [test.inside("as long as"), self.body.inside("each turn")].concat(),
+            None => self.body.inside(&format!("each of {} turns", self.n_steps)),
+        }
+    }
+
     fn eval(&self, x: &[&View<'_>], y: &mut ViewMut<'_>) {
         self.try_eval(x, y).unwrap_or_else(|e| panic!("{e}"));
     }
@@ -547,6 +660,16 @@ impl CustomOp for LoopGrad {
 
     fn infer(&self, _inputs: &[&Meta]) -> Result<Meta, OpError> {
         Ok(self.packing.meta())
+    }
+
+    /// That of the loop, and of as many turns back.
+    fn cost(&self, inputs: &[&Meta], output: &Meta) -> Cost {
+        let n_turns = if self.forward.test.is_some() { 1 } else { self.forward.n_steps };
+        plus(self.forward.cost(inputs, output), times(self.back.cost(), n_turns))
+    }
+
+    fn inside(&self) -> Vec<String> {
+        [self.forward.inside(), self.back.inside("back over each turn")].concat()
     }
 
     fn eval(&self, x: &[&View<'_>], y: &mut ViewMut<'_>) {

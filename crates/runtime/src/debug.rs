@@ -2,22 +2,27 @@
 
 use std::fmt;
 
-use thalweg_core::{DType, View, ViewMut};
-use thalweg_graph::NodeId;
-use thalweg_tensor::ops::CustomOp;
-use thalweg_tensor::{Meta, OpError, Tensor, custom};
+use thalweg_core::{DType, View};
+use thalweg_graph::{Graph, Kind, NodeId};
+use thalweg_tensor::{OpError, Tensor, apply};
 
 use crate::error::RunError;
 use crate::executor::Executor;
+use crate::jit::JitOptions;
 use crate::plan::StepInfo;
+use crate::probe;
 
 /// A run that goes one step at a time. Parameters have their new values only where steps have written
 /// them; when the debugger is dropped, all of them get back what they had before.
 pub struct Debugger<'a> {
     executor: &'a mut Executor,
+    /// The function as it was traced, and what was made of it.
+    written: (&'a Graph, &'a JitOptions),
     inputs: Vec<Tensor>,
     before: Vec<Tensor>,
     next: usize,
+    /// Whether everything that a run holds was let go: its memory may be looked at no more.
+    is_over: bool,
 }
 
 /// What a step has written.
@@ -50,12 +55,16 @@ impl fmt::Display for Finding {
 }
 
 impl<'a> Debugger<'a> {
-    pub(crate) fn new(executor: &'a mut Executor, inputs: Vec<Tensor>) -> Result<Self, RunError> {
+    pub(crate) fn new(
+        executor: &'a mut Executor,
+        written: (&'a Graph, &'a JitOptions),
+        inputs: Vec<Tensor>,
+    ) -> Result<Self, RunError> {
         let before: Vec<Tensor> = executor.params().iter().map(|p| p.get().stop_gradient()).collect();
         let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
         executor.begin(&views)?;
         drop(views);
-        Ok(Self { executor, inputs, before, next: 0 })
+        Ok(Self { executor, written, inputs, before, next: 0, is_over: false })
     }
 
     /// Runs the next step. `None` after the last.
@@ -91,43 +100,170 @@ impl<'a> Debugger<'a> {
         })
     }
 
-    /// Runs on until the first value that is infinite or not a number.
+    /// Runs on until the first value that is infinite or not a number. Of a fused group, the op that gave it
+    /// first is named with its line.
     pub fn run_until_non_finite(&mut self) -> Result<Option<Finding>, RunError> {
-        self.run_until(|s| {
-            s.values.iter().find_map(|v| {
-                let list = floats(v)?;
-                let bad = list.iter().filter(|x| !x.is_finite()).count();
-                let first = list.iter().position(|x| !x.is_finite())?;
-                Some(format!(
-                    "{bad} of {} values are not finite; element {first} is {}",
-                    list.len(),
-                    list[first]
-                ))
-            })
-        })
+        let found = self.run_until(|s| s.values.iter().find_map(not_finite))?;
+        let Some(mut found) = found else { return Ok(None) };
+        let members = self.executor.plan().members(found.step);
+        let values = self.compute(&members)?;
+        let first = members.iter().zip(&values).find_map(|(&id, value)| Some((id, not_finite(value)?)));
+        if let Some((id, what)) = first {
+            let node = self.executor.plan().graph().node(id);
+            let op = self.executor.plan().graph().op(id).map_or("a leaf", |op| op.label());
+            let at = node.at.map_or_else(String::new, |at| format!(" at {at}"));
+            found.what = format!("{op}{at}: {what}");
+        }
+        Ok(Some(found))
     }
 
-    /// The value of any node of the planned graph, fused away or not, computed again from the operands
-    /// and from the parameters as they were.
+    /// The value of any node of the planned graph, fused away or not: taken from memory where it is still there,
+    /// computed again from what is where not. Probes do not print again.
     pub fn peek(&self, node: NodeId) -> Result<Tensor, RunError> {
-        Ok(self.eager()?.swap_remove(node.index()))
+        Ok(self.compute(&[node])?.remove(0))
     }
 
-    /// The value of every node, op by op.
-    fn eager(&self) -> Result<Vec<Tensor>, RunError> {
+    /// The values that this line of this file (its last part will do) gives, in the order of the graph.
+    pub fn peek_line(&self, file: &str, line: u32) -> Result<Vec<Tensor>, RunError> {
         let graph = self.executor.plan().graph();
-        let values = graph.values(&self.inputs, &self.before, self.executor.captured());
-        values.map_err(|source| RunError::Op { source: Box::new(source), at: None })
+        let is_here = |id: &NodeId| {
+            let at = graph.node(*id).at;
+            graph.op(*id).is_some() && at.is_some_and(|at| at.line() == line && at.file().ends_with(file))
+        };
+        let nodes: Vec<NodeId> = graph.ids().filter(is_here).collect();
+        if nodes.is_empty() {
+            let lines =
+                graph.nodes().iter().filter_map(|n| n.at).map(|at| format!("{}:{}", at.file(), at.line()));
+            return Err(self.no_name("value of line", format!("{file}:{line}"), lines.collect()));
+        }
+        self.compute(&nodes)
+    }
+
+    /// The value under a [`probe`](crate::probe).
+    pub fn peek_probe(&self, name: &str) -> Result<Tensor, RunError> {
+        let graph = self.executor.plan().graph();
+        let labels = || graph.ids().filter_map(|id| Some((id, graph.op(id)?.label())));
+        match labels().find(|(_, label)| *label == probe::label(name)) {
+            Some((id, _)) => self.peek(id),
+            None => {
+                let probes = labels().map(|(_, label)| label.to_owned()).filter(|l| l.starts_with("probe `"));
+                Err(self.no_name("probe", name.to_owned(), probes.collect()))
+            }
+        }
+    }
+
+    fn no_name(&self, role: &'static str, name: String, mut known: Vec<String>) -> RunError {
+        known.dedup();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        RunError::NoName { role, name, known }
+    }
+
+    /// The values of some nodes, and of as few others as it takes.
+    fn compute(&self, wanted: &[NodeId]) -> Result<Vec<Tensor>, RunError> {
+        let graph = self.executor.plan().graph();
+        let written =
+            if self.is_over { Default::default() } else { self.executor.plan().written_until(self.next) };
+        let mut values: Vec<Option<Tensor>> = vec![None; graph.nodes().len()];
+        let mut is_needed = vec![false; graph.nodes().len()];
+        wanted.iter().for_each(|id| is_needed[id.index()] = true);
+        for id in graph.ids().rev().filter(|id| graph.op(*id).is_some()) {
+            if is_needed[id.index()] {
+                values[id.index()] =
+                    written.get(&id).and_then(|&at| self.executor.still_there(at, self.next));
+                if values[id.index()].is_none() {
+                    graph.node(id).inputs.iter().for_each(|i| is_needed[i.index()] = true);
+                }
+            }
+        }
+        for id in graph.ids().filter(|id| is_needed[id.index()]) {
+            if values[id.index()].is_none() {
+                let node = graph.node(id);
+                let operands =
+                    || node.inputs.iter().filter_map(|i| values[i.index()].as_ref()).collect::<Vec<_>>();
+                values[id.index()] = Some(match &node.kind {
+                    Kind::Input(i) => self.inputs[*i].clone(),
+                    Kind::Param(i) => self.before[*i].clone(),
+                    Kind::Captured(i) => self.executor.captured()[*i].clone(),
+                    Kind::Literal(literal) => literal.tensor().clone(),
+                    Kind::Op(op) => probe::quietly(|| apply(op.clone(), &operands())).map_err(of_op)?,
+                });
+            }
+        }
+        let value = |id: &NodeId| values[id.index()].clone().expect("computed, since it was needed");
+        Ok(wanted.iter().map(value).collect())
+    }
+
+    /// The value of every node of a graph with the operands and parameters of this run, op by op.
+    fn eager(&self, graph: &Graph) -> Result<Vec<Tensor>, RunError> {
+        let values = probe::quietly(|| graph.values(&self.inputs, &self.before, self.executor.captured()));
+        values.map_err(of_op)
     }
 
     /// Runs all steps and compares each value with the op-by-op one: the first step that differs by
-    /// more than `rtol` of the largest magnitude.
+    /// more than `rtol` of the largest magnitude. Then compares results and new values of parameters with those of the
+    /// function as it was written: where they differ, a pass is wrong, and it is named.
     pub fn verify(&mut self, rtol: f64) -> Result<Option<Finding>, RunError> {
-        let eager = self.eager()?;
-        self.run_until(|s| {
-            s.nodes.iter().zip(&s.values).find_map(|(node, got)| differs(&eager[node.index()], got, rtol))
-        })
+        let eager = self.eager(self.executor.plan().graph())?;
+        let found = self.run_until(|s| {
+            s.nodes
+                .iter()
+                .zip(&s.values)
+                .find_map(|(node, got)| differs(&eager[node.index()], got, rtol, "eager"))
+        })?;
+        drop(eager);
+        match found {
+            Some(found) => Ok(Some(found)),
+            None => self.verify_passes(rtol),
+        }
     }
+
+    fn verify_passes(&mut self, rtol: f64) -> Result<Option<Finding>, RunError> {
+        let want = self.roots(self.written.0)?;
+        self.executor.end();
+        self.is_over = true;
+        let graph = self.executor.plan().graph();
+        let new = graph.writes.iter().map(|&(p, _)| self.executor.params()[p].get());
+        let got: Vec<Tensor> = self.executor.outputs().iter().cloned().chain(new).collect();
+        let wrong = want.iter().zip(&got).enumerate();
+        let wrong = wrong
+            .filter_map(|(i, (want, got))| Some((i, differs(want, got, rtol, "the function as written")?)));
+        let Some((i, what)) = wrong.into_iter().next() else { return Ok(None) };
+        let (step, name) = match i.checked_sub(graph.outputs.len()) {
+            None => (self.executor.plan().step_of_output(i), format!("result `{}`", graph.outputs[i].0)),
+            Some(w) => {
+                let p = graph.writes[w].0;
+                (self.executor.plan().step_of_param(p), format!("param `{}`", graph.params[p]))
+            }
+        };
+        let mut error = None;
+        let pass = self.written.1.blame(self.written.0, self.executor, |changed| {
+            let roots = self.roots(changed).map_err(|e| error = Some(e)).unwrap_or_default();
+            want.iter().zip(&roots).any(|(want, got)| differs(want, got, rtol, "").is_some())
+        });
+        if let Some(error) = error {
+            return Err(error);
+        }
+        let by = pass.map_or_else(String::new, |pass| format!("; pass `{pass}` changed it"));
+        let info = self.executor.plan().step_info(step);
+        Ok(Some(Finding { step, info, what: format!("{name}: {what}{by}") }))
+    }
+
+    /// Results and new values of parameters of a graph, op by op.
+    fn roots(&self, graph: &Graph) -> Result<Vec<Tensor>, RunError> {
+        let values = self.eager(graph)?;
+        Ok(graph.roots().map(|id| values[id.index()].clone()).collect())
+    }
+}
+
+fn of_op(source: OpError) -> RunError {
+    RunError::Op { source: Box::new(source), at: None }
+}
+
+fn not_finite(t: &Tensor) -> Option<String> {
+    let list = floats(t)?;
+    let bad = list.iter().filter(|x| !x.is_finite()).count();
+    let first = list.iter().position(|x| !x.is_finite())?;
+    Some(format!("{bad} of {} values are not finite; element {first} is {}", list.len(), list[first]))
 }
 
 impl Drop for Debugger<'_> {
@@ -140,12 +276,15 @@ impl Drop for Debugger<'_> {
 }
 
 fn floats(t: &Tensor) -> Option<Vec<f64>> {
-    t.dtype().is_float().then(|| t.to_dtype(DType::F64).to_vec())
+    t.dtype().is_float().then(|| t.stop_gradient().to_dtype(DType::F64).to_vec())
 }
 
-fn differs(want: &Tensor, got: &Tensor, rtol: f64) -> Option<String> {
-    let (want, got) =
-        (want.stop_gradient().to_dtype(DType::F64).to_vec::<f64>(), got.to_dtype(DType::F64).to_vec::<f64>());
+/// Where a value is not what `reference` gives.
+fn differs(want: &Tensor, got: &Tensor, rtol: f64, reference: &str) -> Option<String> {
+    let (want, got) = (
+        want.stop_gradient().to_dtype(DType::F64).to_vec::<f64>(),
+        got.stop_gradient().to_dtype(DType::F64).to_vec::<f64>(),
+    );
     let scale = want.iter().filter(|x| x.is_finite()).fold(0.0, |m: f64, x| m.max(x.abs()));
     let wrong = |(w, g): (&f64, &f64)| {
         let equal = w == g || (w.is_nan() && g.is_nan());
@@ -153,48 +292,5 @@ fn differs(want: &Tensor, got: &Tensor, rtol: f64) -> Option<String> {
         !(equal || near)
     };
     let i = want.iter().zip(&got).position(wrong)?;
-    Some(format!("element {i} is {:e}, eager gives {:e}", got[i], want[i]))
-}
-
-/// Prints a tensor's dtype, shape, range and mean under a name whenever it is computed, eagerly and
-/// compiled, and hands it on. Gradients pass through.
-///
-/// ```
-/// use thalweg_runtime::{jit, probe};
-/// use thalweg_tensor::Tensor;
-/// let mut f = jit(|x: Tensor| probe("twice", &(x * 2.0)).exp());
-/// f.call(Tensor::from([0.0f32])).unwrap(); // twice: f32[1], 0 to 0, mean 0
-/// ```
-#[track_caller]
-pub fn probe(name: &str, x: &Tensor) -> Tensor {
-    custom(Probe(name.to_owned()), &[x])
-}
-
-struct Probe(String);
-
-impl CustomOp for Probe {
-    fn name(&self) -> &str {
-        "probe"
-    }
-
-    fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
-        Ok(x[0].clone())
-    }
-
-    fn eval(&self, x: &[&View<'_>], y: &mut ViewMut<'_>) {
-        let (mut low, mut high, mut sum, n) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, x[0].shape().numel());
-        thalweg_core::with_dtype!(x[0].dtype(), T => {
-            for (y, x) in y.dense::<T>().iter_mut().zip(x[0].iter::<T>()) {
-                *y = x;
-                let v = thalweg_core::Element::to_f64(x);
-                (low, high, sum) = (low.min(v), high.max(v), sum + v);
-            }
-        });
-        let meta = Meta::new(x[0].dtype(), x[0].shape());
-        println!("{}: {meta}, {low} to {high}, mean {}", self.0, sum / n as f64);
-    }
-
-    fn vjp(&self, _x: &[Tensor], _y: &Tensor, dy: &Tensor) -> Vec<Option<Tensor>> {
-        vec![Some(dy.clone())]
-    }
+    Some(format!("element {i} is {:e}, {reference} gives {:e}", got[i], want[i]))
 }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use smallvec::SmallVec;
 use thalweg_core::{Buffer, DType, Layout, Shape, Span, SpanMut, View, ViewMut};
@@ -148,6 +149,38 @@ impl Executor {
         step.outputs.iter().map(copy).collect()
     }
 
+    /// A copy of a result of a step that has run, if none of those up to `n_done` wrote over it since.
+    pub(crate) fn still_there(&self, (i, k): (usize, usize), n_done: usize) -> Option<Tensor> {
+        let bytes = |storage: usize| {
+            let at = self.memory[storage].0.addr();
+            at..at + self.plan.storages[storage].len * self.plan.storages[storage].dtype.size()
+        };
+        let (storage, shape) = &self.plan.steps[i].outputs[k];
+        let own = bytes(*storage);
+        let later = (i + 1..n_done).flat_map(|j| self.plan.writes_of(j)).map(bytes);
+        if later.into_iter().any(|other| other.start < own.end && own.start < other.end) {
+            return None;
+        }
+        Some(dense_copy(&View::over(self.span(*storage), &Layout::contiguous(shape.clone()))))
+    }
+
+    /// The results of the last run.
+    pub(crate) fn outputs(&self) -> &[Tensor] {
+        &self.outputs
+    }
+
+    /// Runs all steps as [`Executor::run_on`] does, between [`Executor::begin`] and [`Executor::end`]; `note` gets each with
+    /// its beginning and end, on the thread that ran it.
+    pub(crate) fn timed(&self, note: &(dyn Fn(usize, Instant, Instant) + Sync)) -> Result<(), RunError> {
+        let step = |i: usize| {
+            let start = Instant::now();
+            let result = self.step(i);
+            note(i, start, Instant::now());
+            result
+        };
+        self.plan.batches.iter().try_for_each(|batch| Self::batch_of(batch, &step))
+    }
+
     fn check(&self, inputs: &[View<'_>]) -> Result<(), RunError> {
         if inputs.len() != self.plan.inputs.len() {
             return Err(RunError::Arity { want: self.plan.inputs.len(), got: inputs.len() });
@@ -254,12 +287,19 @@ impl Executor {
     }
 
     fn batch(&self, batch: &Range<usize>) -> Result<(), RunError> {
+        Self::batch_of(batch, &|i| self.step(i))
+    }
+
+    fn batch_of(
+        batch: &Range<usize>,
+        step: &(impl Fn(usize) -> Result<(), RunError> + Sync),
+    ) -> Result<(), RunError> {
         if batch.len() == 1 {
-            return self.step(batch.start);
+            return step(batch.start);
         }
         let failed = Mutex::new(None);
         parallel(batch.len(), &|i| {
-            if let Err(error) = self.step(batch.start + i) {
+            if let Err(error) = step(batch.start + i) {
                 failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
         });

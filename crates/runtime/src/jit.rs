@@ -1,13 +1,16 @@
 //! `jit`: an ordinary function, traced once per kind of argument and replayed from a plan.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
-use thalweg_graph::{Graph, Template, Traced, passes};
+use thalweg_graph::{Graph, GraphError, Template, Traced, passes};
 use thalweg_tensor::{Meta, Switch, Tensor, trace};
 
+use crate::control::BodyOptions;
 use crate::debug::{Debugger, Finding};
 use crate::error::RunError;
 use crate::executor::Executor;
+use crate::family::{Family, Optimised, guesses, placeholder_of, resized};
 use crate::plan::{Plan, STAGES};
 use crate::profile::Profile;
 use crate::tree::Tree;
@@ -52,6 +55,21 @@ pub struct JitOptions {
     pub memory_budget: Option<usize>,
     /// Whether one trace serves all batch sizes; see [`JitOptions::any_batch`].
     pub any_batch: bool,
+    /// The user's own passes; see [`JitOptions::with_pass`].
+    passes: Vec<OwnPass>,
+}
+
+/// A user's own pass.
+#[derive(Clone)]
+struct OwnPass {
+    name: String,
+    run: Arc<dyn Fn(&Graph) -> Graph + Send + Sync>,
+}
+
+impl fmt::Debug for OwnPass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
 }
 
 impl JitOptions {
@@ -61,9 +79,37 @@ impl JitOptions {
         Self { without: names.map(|&name| name.to_owned()).collect(), ..Self::default() }
     }
 
-    /// Without one more pass, or stage of planning.
+    /// Without one more pass, or stage of planning. A name that neither has is an error of the first call.
     pub fn without(mut self, pass: &str) -> Self {
         self.without.push(pass.to_owned());
+        self
+    }
+
+    /// With one more pass, which runs after those that are built in and before values are recomputed, fused
+    /// and planned. It may change anything but operands, parameters, results and writes; a graph that it breaks is an
+    /// error of the call that names it. Passes of one's own run in the order in which they are added, also
+    /// on the bodies of `cond`, `while_loop` and `scan`.
+    ///
+    /// ```
+    /// use thalweg_graph::{Graph, Kind};
+    /// use thalweg_runtime::{JitOptions, jit_with};
+    /// use thalweg_tensor::{Tensor, ops};
+    ///
+    /// /// `exp(log(x))` is `x`, if one does not mind negative numbers.
+    /// fn undo_log(graph: &Graph) -> Graph {
+    ///     graph.rewrite(|out, node| match (&node.kind, &node.inputs[..]) {
+    ///         (Kind::Op(ops::Op::Exp(_)), &[y]) if matches!(out.op(y), Some(ops::Op::Log(_))) => out.node(y).inputs[0],
+    ///         _ => out.push(node),
+    ///     })
+    /// }
+    ///
+    /// let mut f = jit_with(JitOptions::default().with_pass("undo_log", undo_log), |x: Tensor| x.log().exp() + 1.0);
+    /// assert_eq!(f.call(Tensor::from([-1.0f32]))?.item::<f32>(), 0.0);
+    /// assert!(!f.plan().to_string().contains("log"));
+    /// # Ok::<(), thalweg_runtime::RunError>(())
+    /// ```
+    pub fn with_pass(mut self, name: &str, pass: impl Fn(&Graph) -> Graph + Send + Sync + 'static) -> Self {
+        self.passes.push(OwnPass { name: name.to_owned(), run: Arc::new(pass) });
         self
     }
 
@@ -75,9 +121,10 @@ impl JitOptions {
     }
 
     /// The size of the first axis of the first tensor is the batch, and so is that of every tensor whose first axis is as
-    /// long. The first call traces the function at this and two other sizes; from then on a new size
-    /// costs planning, and the function itself is not run again. A function that does not follow its batch size is
-    /// traced for each size as usual; [`Jit::explain`] says why.
+    /// long, or, if the function refuses this, of the first alone. The first call traces the function at this and two
+    /// other sizes; from then on the function itself is not run again. A new size costs passes and planning, and
+    /// between the smallest and the largest of at least three sizes it costs planning only. A function that does not
+    /// follow its batch size is traced for each size as usual; [`Jit::explain`] says why.
     ///
     /// ```
     /// use thalweg_core::DType;
@@ -101,25 +148,78 @@ impl JitOptions {
         self
     }
 
+    /// What the body of a decision or loop is compiled with.
+    pub(crate) fn of_body(&self) -> Self {
+        Self { memory_budget: None, any_batch: false, ..self.clone() }
+    }
+
     fn is_on(&self, name: &str) -> bool {
         !self.without.iter().any(|n| n == name)
     }
 
-    fn plan(&self, graph: &Graph, captured: &[Tensor]) -> Plan {
+    /// Refuses names that nothing has.
+    pub(crate) fn check(&self) -> Result<(), RunError> {
+        let own = || self.passes.iter().map(|p| &p.name[..]);
+        let known = || passes::PASSES.iter().map(|(n, _)| *n).chain(STAGES.iter().copied()).chain(own());
+        match self.without.iter().find(|name| known().all(|k| k != *name)) {
+            Some(name) => {
+                let known = known().collect::<Vec<_>>().join(", ");
+                Err(GraphError::NoPass { name: name.clone(), known }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether what passes made of a batch size may be used again. A budget is kept by other means at each size, and a
+    /// user's own pass may look at anything.
+    fn reuse(&self) -> Optimised {
+        match self.memory_budget.is_none() && self.passes.is_empty() {
+            true => Optimised::Some(Vec::new()),
+            false => Optimised::Never,
+        }
+    }
+
+    /// The first pass after which `is_wrong` says so of the graph.
+    pub(crate) fn blame(
+        &self,
+        graph: &Graph,
+        executor: &Executor,
+        mut is_wrong: impl FnMut(&Graph) -> bool,
+    ) -> Option<String> {
+        let mut graph = graph.clone();
+        let built_in = passes::PASSES.iter().filter(|(name, _)| !passes::ANNOTATING.contains(name));
+        let built_in = built_in.map(|(name, pass)| (*name, pass as &dyn Fn(&Graph) -> Graph));
+        let own = self.passes.iter().map(|p| (&p.name[..], &*p.run as &dyn Fn(&Graph) -> Graph));
+        for (name, pass) in built_in.chain(own).filter(|(name, _)| self.is_on(name)) {
+            graph = pass(&graph);
+            if is_wrong(&graph) {
+                return Some(name.to_owned());
+            }
+        }
+        // What is left before planning is the rematerialisation, if there is any.
+        is_wrong(executor.plan().graph()).then(|| "rematerialise".to_owned())
+    }
+
+    pub(crate) fn plan(&self, graph: &Graph, captured: &[Tensor]) -> Plan {
         Plan::with(graph, captured, |stage| self.is_on(stage))
     }
 
     /// Runs the passes.
-    fn optimise(&self, traced: &Traced) -> Graph {
-        let is_on = |name: &str| self.is_on(name);
+    pub(crate) fn optimise(&self, graph: &Graph, captured: &[Tensor]) -> Result<Graph, RunError> {
         let annotates = |name: &str| passes::ANNOTATING.contains(&name);
-        let annotated = |graph: &Graph| passes::optimise(graph, |name| annotates(name) && is_on(name));
-        let mut graph = passes::optimise(&traced.graph, |name| !annotates(name) && is_on(name));
+        let annotated = |graph: &Graph| passes::optimise(graph, |name| annotates(name) && self.is_on(name));
+        let mut graph = passes::optimise(graph, |name| !annotates(name) && self.is_on(name));
+        for pass in self.passes.iter().filter(|p| self.is_on(&p.name)) {
+            graph = passes::checked(&pass.name, &*pass.run, &graph)?;
+        }
+        if !self.passes.is_empty() && self.is_on("sweep") {
+            graph = passes::dce(&graph);
+        }
         if let Some(budget) = self.memory_budget {
-            let arena = |graph: &Graph| self.plan(&annotated(graph), &traced.captured).arena_bytes();
+            let arena = |graph: &Graph| self.plan(&annotated(graph), captured).arena_bytes();
             graph = passes::rematerialise(&graph, budget, arena);
         }
-        annotated(&graph)
+        Ok(annotated(&graph))
     }
 }
 
@@ -144,24 +244,8 @@ struct Compiled<A, R> {
     /// How the switches stood that the function looked at.
     switches: Vec<(Switch, bool)>,
     executor: Executor,
-}
-
-/// A function of any batch size.
-struct Family<A, R> {
-    /// The arguments that it was traced with, and their batch size.
-    args: A,
-    size: usize,
-    results: R,
-    template: Template,
-    switches: Vec<(Switch, bool)>,
-}
-
-impl<A: Tree, R> Family<A, R> {
-    /// Whether it has these arguments but for the batch size.
-    fn fits(&self, args: &A, size: usize) -> bool {
-        let resized = self.args.map(&mut |t| placeholder_of(&rebatched(t.meta(), self.size, size)));
-        resized.fits(args) && self.switches.iter().all(|(switch, on)| switch.is_on() == *on)
-    }
+    /// The graph before any pass.
+    recorded: Graph,
 }
 
 impl<A: Tree, R> Compiled<A, R> {
@@ -178,7 +262,7 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         if trace::is_recording() {
             return Ok((self.f)(args));
         }
-        self.prepare(args);
+        self.prepare(args)?;
         let compiled = &mut self.compiled[self.last];
         let outputs = compiled.executor.run(&self.gathered);
         self.gathered.clear();
@@ -188,37 +272,41 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
 
     /// Finds or makes the plan for these arguments and gathers their tensors.
     #[track_caller]
-    fn prepare(&mut self, args: A) {
+    fn prepare(&mut self, args: A) -> Result<(), RunError> {
         let known = match self.compiled.get(self.last) {
             Some(c) if c.fits(&args) => Some(self.last),
             _ => self.compiled.iter().position(|c| c.fits(&args)),
         };
         self.last = match known {
             Some(known) => known,
-            None => self.compile(&args),
+            None => self.compile(&args)?,
         };
         args.visit(&mut |t| self.gathered.push(t.clone()));
+        Ok(())
     }
 
     /// A run of the function that goes step by step; parameters are as before when it ends.
     #[track_caller]
     pub fn debug(&mut self, args: A) -> Result<Debugger<'_>, RunError> {
-        self.prepare(args);
+        self.prepare(args)?;
         let inputs = std::mem::take(&mut self.gathered);
-        Debugger::new(&mut self.compiled[self.last].executor, inputs)
+        let Compiled { executor, recorded, .. } = &mut self.compiled[self.last];
+        Debugger::new(executor, (recorded, &self.options), inputs)
     }
 
     /// The first step whose values differ from eager execution by more than `rtol` of their largest
-    /// magnitude. Parameters are not changed.
+    /// magnitude, or else the first result or parameter that is not what the function as written gives, and the pass
+    /// that changed it. Parameters are not changed.
     #[track_caller]
     pub fn verify(&mut self, args: A, rtol: f64) -> Result<Option<Finding>, RunError> {
         self.debug(args)?.verify(rtol)
     }
 
-    /// Times every step over some runs. The function really runs: parameters change.
+    /// Times every step over some runs, one after the other, and one more run as it is. The function really runs:
+    /// parameters change.
     #[track_caller]
     pub fn profile(&mut self, args: A, n_runs: usize) -> Result<Profile, RunError> {
-        self.prepare(args);
+        self.prepare(args)?;
         let inputs = std::mem::take(&mut self.gathered);
         Profile::measure(&mut self.compiled[self.last].executor, &inputs, n_runs)
     }
@@ -241,7 +329,8 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
     }
 
     #[track_caller]
-    fn compile(&mut self, args: &A) -> usize {
+    fn compile(&mut self, args: &A) -> Result<usize, RunError> {
+        self.options.check()?;
         let metas = tensors(args);
         self.log.push(match self.compiled.last() {
             None => format!("first call: {}", list(&metas)),
@@ -250,88 +339,143 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         });
         let size = metas.first().and_then(|m| m.shape.first().copied());
         // At sizes 0 and 1 code may rightly take other steps, such as leaving out an expansion.
-        let (traced, results) = match size.filter(|&n| self.options.any_batch && n > 1) {
+        let size = size.filter(|&n| self.options.any_batch && n > 1);
+        let ((traced, results), family) = match size {
             Some(size) => self.trace_any_batch(args, &metas, size),
-            None => self.trace(args, &metas),
+            None => (self.trace(args, &metas), None),
         };
-        let plan = self.options.plan(&self.options.optimise(&traced), &traced.captured);
-        let plan = plan.compared_with(&traced.graph);
+        let graph = match size.zip(family) {
+            Some((size, family)) => self.optimise_any_batch(size, family, &traced)?,
+            None => self.options.optimise(&traced.graph, &traced.captured)?,
+        };
+        let plan = self.options.plan(&graph, &traced.captured).compared_with(&traced.graph);
         let executor = Executor::new(plan, traced.params, traced.captured);
         let (args, switches) = (args.map(&mut placeholder), traced.switches);
-        self.compiled.push(Compiled { args, results, switches, executor });
-        self.compiled.len() - 1
+        self.compiled.push(Compiled { args, results, switches, executor, recorded: traced.graph });
+        Ok(self.compiled.len() - 1)
     }
 
     /// Runs the function on traced tensors of these kinds.
     #[track_caller]
     fn trace(&mut self, args: &A, metas: &[Meta]) -> (Traced, R) {
+        let _bodies = BodyOptions::set(&self.options);
         let mut results = None;
-        let traced = Traced::record(metas, |inputs| {
-            let mut inputs = inputs.iter();
-            let args = args.map(&mut |_| inputs.next().expect("one input per tensor").clone());
-            let out = (self.f)(args);
-            let mut outputs = Vec::new();
-            out.visit(&mut |t| outputs.push(t.clone()));
-            results = Some(out.map(&mut placeholder));
-            outputs
-        });
+        let f = &mut self.f;
+        let traced = Traced::record(metas, |inputs| run(f, args, inputs, &mut results));
         (traced, results.expect("the function was traced"))
     }
 
-    /// The same from what is known of other batch sizes, if anything is.
+    /// [`Jit::trace`] with arguments that are a guess.
     #[track_caller]
-    fn trace_any_batch(&mut self, args: &A, metas: &[Meta], size: usize) -> (Traced, R) {
-        let say = |log: &mut Vec<String>, what: &str| {
-            if let Some(why) = log.last_mut() {
-                let _ = write!(why, "; {what}");
-            }
-        };
-        if let Some(family) = self.families.iter().find(|f| f.fits(args, size)) {
-            match family.template.at(size) {
+    fn try_trace(&mut self, args: &A, metas: &[Meta]) -> Result<Traced, String> {
+        let _bodies = BodyOptions::set(&self.options);
+        let f = &mut self.f;
+        Traced::try_record(metas, |inputs| run(f, args, inputs, &mut None))
+    }
+
+    /// The function at this batch size, from what is known of others if anything is, and which family it belongs to.
+    #[track_caller]
+    fn trace_any_batch(&mut self, args: &A, metas: &[Meta], size: usize) -> ((Traced, R), Option<usize>) {
+        let known = self.families.iter().position(|f| f.fits(args, size));
+        if let Some(family) = known {
+            match self.families[family].template.at(size) {
                 Ok(traced) => {
-                    say(&mut self.log, "planned anew, not traced");
-                    return (traced, family.results.map(&mut placeholder));
+                    let results = self.families[family].results.map(&mut placeholder);
+                    return ((traced, results), known);
                 }
-                Err(why) => say(&mut self.log, &why),
+                Err(why) => self.say(&why),
             }
-            return self.trace(args, metas);
+            return (self.trace(args, metas), None);
         }
         let (traced, results) = self.trace(args, metas);
-        let mut at = |n: usize| {
-            let metas: Vec<Meta> = metas.iter().map(|m| rebatched(m, size, n)).collect();
-            (n, self.trace(args, &metas).0)
-        };
-        let others = [at(2 * size + 1), at(3 * size + 4)];
-        let [second, third] = others;
-        let switches = traced.switches.clone();
-        match Template::new([(size, traced.clone()), second, third]) {
-            Ok(template) => {
-                say(&mut self.log, "serves every batch size");
-                let (args, results) = (args.map(&mut placeholder), results.map(&mut placeholder));
-                self.families.push(Family { args, size, results, template, switches });
+        let mut refused = String::new();
+        for follows in guesses(metas, size) {
+            match self.template(args, metas, (size, &traced), &follows) {
+                Ok(template) => {
+                    self.say("serves every batch size");
+                    if follows != guesses(metas, size)[0] {
+                        self.say("only the first tensor follows the batch");
+                    }
+                    let (switches, kept) = (traced.switches.clone(), results.map(&mut placeholder));
+                    let args = args.map(&mut placeholder);
+                    let optimised = self.options.reuse();
+                    self.families.push(Family {
+                        args,
+                        follows,
+                        results: kept,
+                        template,
+                        switches,
+                        optimised,
+                    });
+                    return ((traced, results), Some(self.families.len() - 1));
+                }
+                Err(why) if refused.is_empty() => refused = why,
+                Err(_) => {}
             }
-            Err(why) => say(&mut self.log, &format!("this batch size only: {why}")),
         }
-        (traced, results)
+        self.say(&format!("this batch size only: {refused}"));
+        ((traced, results), None)
+    }
+
+    /// The function of any batch size that these tensors follow; the error says why there is none.
+    #[track_caller]
+    fn template(
+        &mut self,
+        args: &A,
+        metas: &[Meta],
+        (size, traced): (usize, &Traced),
+        follows: &[bool],
+    ) -> Result<Template, String> {
+        let mut at = |n: usize| {
+            let metas: Vec<Meta> = metas.iter().zip(follows).map(|(m, &f)| resized(m, f, n)).collect();
+            let other = self.try_trace(args, &metas);
+            other.map(|t| (n, t)).map_err(|why| format!("at size {n} the function refuses it: {why}"))
+        };
+        let (second, third) = (at(2 * size + 1)?, at(3 * size + 4)?);
+        Template::new([(size, traced.clone()), second, third])
+    }
+
+    /// Runs the passes, unless it is known what they make of this batch size.
+    fn optimise_any_batch(&mut self, size: usize, family: usize, traced: &Traced) -> Result<Graph, RunError> {
+        if let Some(graph) = self.families[family].optimised.at(size) {
+            self.say("planned anew, neither traced nor optimised");
+            return Ok(graph);
+        }
+        let graph = self.options.optimise(&traced.graph, &traced.captured)?;
+        self.families[family].optimised.note(size, traced, &graph);
+        if !self.log.last().is_some_and(|why| why.contains("serves every batch size")) {
+            self.say("optimised and planned anew, not traced");
+        }
+        Ok(graph)
+    }
+
+    /// Adds to why the function is being compiled.
+    fn say(&mut self, what: &str) {
+        if let Some(why) = self.log.last_mut() {
+            let _ = write!(why, "; {what}");
+        }
     }
 }
 
-/// The same with another batch size, if its first axis is the batch.
-fn rebatched(meta: &Meta, from: usize, to: usize) -> Meta {
-    let mut shape = meta.shape.clone();
-    if shape.first() == Some(&from) {
-        shape.dims_mut()[0] = to;
-    }
-    Meta { dtype: meta.dtype, shape }
+/// Calls the function with these tensors in its arguments; the tensors of what it gives.
+fn run<A: Tree, R: Tree>(
+    f: &mut impl FnMut(A) -> R,
+    args: &A,
+    inputs: &[Tensor],
+    results: &mut Option<R>,
+) -> Vec<Tensor> {
+    let mut inputs = inputs.iter();
+    let args = args.map(&mut |_| inputs.next().expect("one input per tensor").clone());
+    let out = f(args);
+    let mut outputs = Vec::new();
+    out.visit(&mut |t| outputs.push(t.clone()));
+    *results = Some(out.map(&mut placeholder));
+    outputs
 }
 
 /// A tensor of the same kind that holds next to nothing.
 fn placeholder(t: &Tensor) -> Tensor {
     placeholder_of(t.meta())
-}
-
-fn placeholder_of(meta: &Meta) -> Tensor {
-    Tensor::scalar(0).to_dtype(meta.dtype).broadcast_to(meta.shape.clone())
 }
 
 /// Dtypes and shapes of all tensors.

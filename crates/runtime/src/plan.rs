@@ -4,6 +4,7 @@
 //! stored. A result is written where it will be handed out, the new value of a parameter over the old
 //! one where nothing reads the old one later; everything else lies in one arena.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::Location;
 
@@ -108,7 +109,9 @@ pub(crate) struct Step {
 #[derive(Debug, Clone)]
 pub struct StepInfo {
     /// The ops it runs, in order.
-    pub ops: Vec<&'static str>,
+    pub ops: Vec<String>,
+    /// What an op with bodies of its own runs inside, a line per step: the steps of a branch or of a turn.
+    pub inside: Vec<String>,
     /// Work and traffic: for a group, what enters and leaves it.
     pub cost: Cost,
     /// What it writes.
@@ -213,12 +216,18 @@ impl Plan {
         let mut lines: Vec<_> = step.nodes.iter().filter_map(|&id| self.graph.node(id).at).collect();
         lines.dedup();
         let ops = match step.nodes.is_empty() {
-            true => vec!["copy"],
-            false => step.nodes.iter().filter_map(|&id| self.graph.op(id)).map(Op::name).collect(),
+            true => vec!["copy".to_owned()],
+            false => step
+                .nodes
+                .iter()
+                .filter_map(|&id| self.graph.op(id))
+                .map(|op| op.label().to_owned())
+                .collect(),
         };
+        let inside = step.nodes.iter().filter_map(|&id| self.graph.op(id)).flat_map(Op::inside).collect();
         let meta = |(storage, shape): &(usize, Shape)| Meta::new(self.storages[*storage].dtype, shape);
         let results: Vec<Meta> = step.outputs.iter().map(meta).collect();
-        StepInfo { ops, cost: self.cost(step), results, lines }
+        StepInfo { ops, inside, cost: self.cost(step), results, lines }
     }
 
     /// The node behind each result of a step; empty for a copy.
@@ -232,6 +241,44 @@ impl Plan {
             }
             _ => self.steps[i].nodes.to_vec(),
         }
+    }
+
+    /// The nodes that a step computes, in order.
+    pub(crate) fn members(&self, i: usize) -> Vec<NodeId> {
+        let mut members = self.steps[i].nodes.to_vec();
+        members.sort_unstable();
+        members
+    }
+
+    /// Where the first `n_done` steps have put each value: step and position among its results.
+    pub(crate) fn written_until(&self, n_done: usize) -> HashMap<NodeId, (usize, usize)> {
+        let of_step =
+            |i: usize| self.result_nodes(i).into_iter().enumerate().map(move |(k, node)| (node, (i, k)));
+        (0..n_done).flat_map(of_step).collect()
+    }
+
+    /// The storages that a step writes.
+    pub(crate) fn writes_of(&self, i: usize) -> impl Iterator<Item = usize> + '_ {
+        let product = match &self.steps[i].action {
+            Action::Then(then) => Some(then.product.0),
+            _ => None,
+        };
+        self.steps[i].outputs.iter().map(|(storage, _)| *storage).chain(product)
+    }
+
+    /// The step that gives a result its value.
+    pub(crate) fn step_of_output(&self, i: usize) -> usize {
+        self.last_step_into(Home::Output(self.outputs[i].1))
+    }
+
+    /// The step that gives a parameter its new value.
+    pub(crate) fn step_of_param(&self, p: usize) -> usize {
+        self.last_step_into(Home::Param(p))
+    }
+
+    fn last_step_into(&self, home: Home) -> usize {
+        let writes = |i: &usize| self.writes_of(*i).any(|s| self.storages[s].home == home);
+        (0..self.steps.len()).rev().find(writes).unwrap_or(self.steps.len() - 1)
     }
 
     /// How many steps run at the same time as another.

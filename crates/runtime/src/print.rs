@@ -28,7 +28,10 @@ impl fmt::Display for Plan {
             }
             _ => writeln!(f)?,
         }
-        self.steps().enumerate().try_for_each(|(i, step)| writeln!(f, "{i:>4}  {step}"))
+        self.steps().enumerate().try_for_each(|(i, step)| {
+            writeln!(f, "{i:>4}  {step}")?;
+            step.inside.iter().try_for_each(|line| writeln!(f, "      | {line}"))
+        })
     }
 }
 
@@ -65,12 +68,12 @@ fn file(at: &Location<'static>) -> &'static str {
 }
 
 /// `exp mul×3 add`, cut where it becomes long.
-fn shorten(ops: &[&'static str]) -> String {
+fn shorten(ops: &[String]) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut i = 0;
     while i < ops.len() {
-        let n = ops[i..].iter().take_while(|op| **op == ops[i]).count();
-        words.push(if n > 1 { format!("{}×{n}", ops[i]) } else { ops[i].to_owned() });
+        let n = ops[i..].iter().take_while(|op| *op == &ops[i]).count();
+        words.push(if n > 1 { format!("{}×{n}", ops[i]) } else { ops[i].clone() });
         i += n;
     }
     if words.len() > 8 {

@@ -1,6 +1,7 @@
 //! Where the time of a run goes: a table against the machine's peaks, and a trace for a viewer.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use thalweg_core::View;
@@ -15,11 +16,22 @@ use crate::plan::StepInfo;
 pub struct Profile {
     /// Each step with its median time.
     pub steps: Vec<(StepInfo, Duration)>,
-    /// When each step began in the last run, counted from its beginning.
-    starts: Vec<Duration>,
+    /// One run as it was, steps of a batch at the same time.
+    run: Vec<Event>,
     /// How many runs were timed.
     pub n_runs: usize,
     peak: Option<Peak>,
+}
+
+/// A step of one run.
+#[derive(Debug, Clone)]
+struct Event {
+    step: usize,
+    /// Counted from the beginning of the run.
+    start: Duration,
+    time: Duration,
+    /// The thread, counted in the order in which they came.
+    lane: usize,
 }
 
 /// What the machine reaches, measured.
@@ -60,16 +72,13 @@ impl Profile {
     ) -> Result<Profile, RunError> {
         let n = executor.plan().n_steps();
         let mut times: Vec<Vec<Duration>> = vec![Vec::new(); n];
-        let mut starts = vec![Duration::ZERO; n];
         for _ in 0..n_runs.max(1) {
             let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
             executor.begin(&views)?;
-            let began = Instant::now();
             let result: Result<(), RunError> = (0..n).try_for_each(|i| {
                 let start = Instant::now();
                 executor.step(i)?;
                 times[i].push(start.elapsed());
-                starts[i] = start - began;
                 Ok(())
             });
             executor.end();
@@ -81,7 +90,7 @@ impl Profile {
         };
         let steps = times.into_iter().enumerate();
         let steps = steps.map(|(i, list)| (executor.plan().step_info(i), median(list))).collect();
-        Ok(Profile { steps, starts, n_runs: n_runs.max(1), peak: None })
+        Ok(Profile { steps, run: one_run(executor, inputs)?, n_runs: n_runs.max(1), peak: None })
     }
 
     /// With the machine's peaks, so that the table shows what share of them each step reaches.
@@ -95,22 +104,67 @@ impl Profile {
         self.steps.iter().map(|(_, t)| *t).sum()
     }
 
-    /// The last run as JSON that Chrome's and Perfetto's trace viewers open.
+    /// One run as JSON that Chrome's and Perfetto's trace viewers open: when each step began, how long it took, and a
+    /// lane for each thread that a step began on.
     pub fn chrome_trace(&self) -> String {
-        let events = self.steps.iter().zip(&self.starts).enumerate().map(|(i, ((info, time), start))| {
+        let events = self.run.iter().map(|event| {
+            let info = &self.steps[event.step].0;
             format!(
-                "{{\"name\":{:?},\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":{:.3},\"dur\":{:.3},\
-                 \"args\":{{\"step\":{i},\"flops\":{},\"bytes\":{},\"lines\":{:?}}}}}",
-                info.name(),
-                start.as_secs_f64() * 1e6,
-                time.as_secs_f64() * 1e6,
+                "{{\"name\":{},\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3},\"dur\":{:.3},\
+                 \"args\":{{\"step\":{},\"flops\":{},\"bytes\":{},\"lines\":{}}}}}",
+                json(&info.name()),
+                event.lane + 1,
+                event.start.as_secs_f64() * 1e6,
+                event.time.as_secs_f64() * 1e6,
+                event.step,
                 info.cost.flops,
                 info.cost.bytes,
-                info.source_lines().join(" "),
+                json(&info.source_lines().join(" ")),
             )
         });
         format!("{{\"traceEvents\":[{}]}}", events.collect::<Vec<_>>().join(",\n"))
     }
+}
+
+/// One run with its times, in the order in which steps began.
+fn one_run(executor: &mut Executor, inputs: &[Tensor]) -> Result<Vec<Event>, RunError> {
+    let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
+    executor.begin(&views)?;
+    let seen = Mutex::new(Vec::with_capacity(executor.plan().n_steps()));
+    let began = Instant::now();
+    let result = executor.timed(&|step, start, end| {
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push((step, start - began, end - start, std::thread::current().id()));
+    });
+    executor.end();
+    result?;
+    let mut seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+    seen.sort_by_key(|&(step, start, ..)| (start, step));
+    let mut threads = Vec::new();
+    let events = seen.into_iter().map(|(step, start, time, thread)| {
+        let lane = threads.iter().position(|t| *t == thread).unwrap_or_else(|| {
+            threads.push(thread);
+            threads.len() - 1
+        });
+        Event { step, start, time, lane }
+    });
+    Ok(events.collect())
+}
+
+/// Text as JSON writes it.
+fn json(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c < ' ' => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
 }
 
 impl fmt::Display for Profile {

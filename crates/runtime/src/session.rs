@@ -1,11 +1,11 @@
 //! Sessions: a graph with its state, fed and fetched by name.
 
-use thalweg_graph::{Graph, Kind, NodeId, Traced, passes};
+use thalweg_graph::{Graph, Kind, NodeId, Traced};
 use thalweg_tensor::{Meta, Param, Tensor};
 
 use crate::error::RunError;
 use crate::executor::Executor;
-use crate::plan::Plan;
+use crate::jit::JitOptions;
 
 /// Runs parts of a graph: those that the fetched nodes need. Each set of fetches is planned once.
 ///
@@ -29,6 +29,7 @@ pub struct Session {
     graph: Graph,
     params: Vec<Param>,
     captured: Vec<Tensor>,
+    options: JitOptions,
     planned: Vec<Planned>,
 }
 
@@ -88,7 +89,15 @@ impl Session {
                 None => return Err(RunError::Captured { n_captured: graph.n_captured }),
             }
         }
-        Ok(Self { graph, params, captured, planned: Vec::new() })
+        Ok(Self { graph, params, captured, options: JitOptions::default(), planned: Vec::new() })
+    }
+
+    /// Compiles with these options from now on: passes switched off, passes of one's own, a memory budget.
+    pub fn with_options(mut self, options: JitOptions) -> Result<Self, RunError> {
+        options.check()?;
+        self.options = options;
+        self.planned.clear();
+        Ok(self)
     }
 
     /// The graph.
@@ -138,7 +147,7 @@ impl Session {
             return Err(RunError::NoName { role: "feed", name: (*name).to_owned(), known: known() });
         }
         let ids = fetches.iter().map(|name| self.graph.find(name)).collect::<Result<Vec<_>, _>>()?;
-        let at = self.plan(ids, writes);
+        let at = self.plan(ids, writes)?;
         let planned = &mut self.planned[at];
         let mut operands = Vec::new();
         for name in &planned.inputs {
@@ -154,16 +163,17 @@ impl Session {
     }
 
     /// The plan for these fetches, made if it is not there.
-    fn plan(&mut self, fetches: Vec<NodeId>, writes: bool) -> usize {
-        let known = self.planned.iter().position(|p| p.fetches == fetches && p.writes == writes);
-        known.unwrap_or_else(|| {
-            let outputs: Vec<(String, NodeId)> = fetches.iter().map(|&id| (id.to_string(), id)).collect();
-            let part = self.graph.part(&outputs, writes);
-            let plan = Plan::new(&passes::optimise(&part, |_| true), &self.captured).compared_with(&part);
-            let executor = Executor::new(plan, self.params.clone(), self.captured.clone());
-            self.planned.push(Planned { fetches, writes, inputs: part.inputs, executor });
-            self.planned.len() - 1
-        })
+    fn plan(&mut self, fetches: Vec<NodeId>, writes: bool) -> Result<usize, RunError> {
+        if let Some(known) = self.planned.iter().position(|p| p.fetches == fetches && p.writes == writes) {
+            return Ok(known);
+        }
+        let outputs: Vec<(String, NodeId)> = fetches.iter().map(|&id| (id.to_string(), id)).collect();
+        let part = self.graph.part(&outputs, writes);
+        let graph = self.options.optimise(&part, &self.captured)?;
+        let plan = self.options.plan(&graph, &self.captured).compared_with(&part);
+        let executor = Executor::new(plan, self.params.clone(), self.captured.clone());
+        self.planned.push(Planned { fetches, writes, inputs: part.inputs, executor });
+        Ok(self.planned.len() - 1)
     }
 
     /// Dtype and shape of an operand.

@@ -161,7 +161,7 @@ macro_rules! fixed {
 
 fixed!(bool u8 u32 u64 usize i32 i64 isize f32 f64 char String &'static str);
 
-/// Makes a struct with named fields a [`Tree`].
+/// Makes a struct a [`Tree`], given its fields; those of a tuple struct are called 0, 1 and so on. Type parameters are trees.
 ///
 /// ```
 /// use thalweg_runtime::{jit, tree};
@@ -176,11 +176,17 @@ fixed!(bool u8 u32 u64 usize i32 i64 isize f32 f64 char String &'static str);
 /// let mut scaled = jit(|batch: Batch| &batch.x * batch.weight);
 /// let batch = Batch { x: Tensor::from([1.0f32, 2.0]), weight: 0.5 };
 /// assert_eq!(scaled.call(batch).unwrap().to_vec::<f32>(), [0.5, 1.0]);
+///
+/// struct Pair<T>(T, T);
+/// tree!(Pair<T> { 0, 1 });
+/// let mut swap = jit(|pair: Pair<Tensor>| Pair(pair.1, pair.0));
+/// let swapped = swap.call(Pair(Tensor::scalar(1.0f32), Tensor::scalar(2.0f32))).unwrap();
+/// assert_eq!(swapped.0.item::<f32>(), 2.0);
 /// ```
 #[macro_export]
 macro_rules! tree {
-    ($Name:ident { $($field:ident),* $(,)? }) => {
-        impl $crate::Tree for $Name {
+    ($Name:ident $(<$($T:ident),+ $(,)?>)? { $($field:tt),* $(,)? }) => {
+        impl $(<$($T: $crate::Tree),+>)? $crate::Tree for $Name $(<$($T),+>)? {
             fn visit(&self, f: &mut dyn FnMut(&$crate::Tensor)) {
                 $($crate::Tree::visit(&self.$field, f);)*
             }

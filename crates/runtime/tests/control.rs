@@ -126,3 +126,59 @@ fn what_a_body_may_not_do_is_said() {
     let text = panic.err().and_then(|p| p.downcast::<String>().ok()).expect("refused");
     assert!(text.contains("sets param `p`"), "{text}");
 }
+
+#[test]
+fn whole_numbers_of_any_size_travel_beside_floats() {
+    let big = [i64::MAX, i64::MIN, -1, 0, (1 << 53) + 1, -(1 << 53) - 1, 1 << 32, -(1 << 32) - 1];
+    let n = Tensor::from(big);
+    let wide = Tensor::from([u32::MAX, 0]);
+    let mut f = jit(|(x, n): (Tensor, Tensor)| {
+        let kept = cond(
+            &x.sum(()).gt(0.0),
+            || (x.exp(), n.clone(), wide.clone(), x.gt(0.0)),
+            || (x.clone(), n.clone(), wide.clone(), x.lt(0.0)),
+        );
+        let (y, m) =
+            while_loop((x.clone(), n.clone()), |(x, _)| x.sum(()).lt(3.0), |(x, n)| (x + 1.0, n + 1i64));
+        let slope =
+            grad(|x| while_loop((x.clone(), n.clone()), |(x, _)| x.lt(3.0), |(x, n)| (x * 2.0, n)).0)(&x);
+        (kept, y, m, slope)
+    });
+    let (kept, y, m, slope) = f.call((Tensor::scalar(1.0f32), n)).unwrap();
+    assert_eq!(kept.0.item::<f32>(), 1f32.exp());
+    assert_eq!(kept.1.to_vec::<i64>(), big);
+    assert_eq!(kept.2.to_vec::<u32>(), [u32::MAX, 0]);
+    assert!(kept.3.item::<bool>());
+    assert_eq!(y.item::<f32>(), 3.0);
+    assert_eq!(m.to_vec::<i64>(), big.map(|v| v.wrapping_add(2)));
+    assert_eq!(slope.item::<f32>(), 4.0);
+}
+
+#[test]
+fn plans_name_decisions_and_loops_with_their_cost_and_steps() {
+    let w = Tensor::ones([4, 4], DType::F32);
+    let mut f = jit(|x: Tensor| {
+        let (last, _) = scan(x.select(0, 0), x.clone(), |h, x| {
+            let h = (h + x).reshape([1, 4]).matmul(&w).tanh().reshape([4]);
+            (h.clone(), h)
+        });
+        cond(
+            &last.sum(()).gt(0.0),
+            || last.exp().cumsum(0),
+            || while_loop(last.clone(), |h| h.sum(()).lt(9.0), |h| h + 1.0),
+        )
+    });
+    f.call(Tensor::ones([5, 4], DType::F32)).unwrap();
+    let steps: Vec<_> = f.plan().steps().collect();
+    let named = |name: &str| steps.iter().find(|s| s.ops == [name]).unwrap_or_else(|| panic!("{}", f.plan()));
+    let turn = 2 * 4 * 4 + 4;
+    let flops = named("scan").cost.flops;
+    assert!((5 * turn..5 * turn * 4).contains(&flops), "{flops}");
+    assert!(named("cond").cost.flops > 0);
+    let text = f.plan().to_string();
+    for part in ["each of 5 turns:", "matmul", "then:", "otherwise:", "cumsum", "as long as:", "control.rs:"]
+    {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    assert!(!text.contains("custom"), "{text}");
+}

@@ -1,5 +1,6 @@
 //! What can be wrong with a call of an op. Messages name the op, the shapes and the fix.
 
+use std::cell::Cell;
 use std::panic::Location;
 
 use thalweg_core::{DType, Shape, ShapeError};
@@ -137,23 +138,51 @@ pub enum OpError {
     },
     /// Values asked of a tensor that is being traced.
     #[error(
-        "this value is traced and has no data yet (it was made at {made}): inside `jit`, decide on it with `select`, `cond` or `scan`, or read it outside and pass it in as a plain number"
+        "read: this value is traced and has no data yet (made at {made}, read at {at}): inside `jit`, decide on it with `where_`, `cond`, `while_loop` or `scan`, or read it outside and pass it in as a plain number"
     )]
     TracedRead {
         /// The line that made it.
         made: &'static Location<'static>,
+        /// The line that reads it.
+        at: &'static Location<'static>,
+    },
+    /// A result whose shape only the values of a traced tensor could tell.
+    #[error(
+        "{op}: the shape of the result depends on values that are traced and not known yet (made at {made}, used at {at}): inside `jit` every shape is fixed; keep the shape and mask with `where_`, or call `{op}` outside and pass its result in"
+    )]
+    DataShape {
+        /// The function.
+        op: &'static str,
+        /// The line that made the value.
+        made: &'static Location<'static>,
+        /// The line that needs its values.
+        at: &'static Location<'static>,
+    },
+    /// A value of a trace that is over.
+    #[error(
+        "{op}: this value belongs to a function that has been traced already (made at {made}, used at {at}): a value that is kept from inside `jit` has no data; return it from the function and use what the call gives"
+    )]
+    Leaked {
+        /// What was to be done with it.
+        op: &'static str,
+        /// The line that made it.
+        made: &'static Location<'static>,
+        /// The line that uses it.
+        at: &'static Location<'static>,
     },
     /// Operands that belong to different traces.
     #[error(
-        "{op}: operands of two different traces meet (one made at {at}, the other at {made}): return the value from the inner `jit` and pass it on as an argument"
+        "{op}: values of two traces meet at {at} (made at {made}{}): each traced function can use its own values only; return the value from its function and pass it on as an argument", and(.other)
     )]
     MixedTraces {
         /// The op.
         op: &'static str,
-        /// The line that made one of them.
-        at: &'static Location<'static>,
-        /// The line that made the other.
+        /// The line that made the value of the other trace.
         made: &'static Location<'static>,
+        /// The line at which they meet.
+        at: &'static Location<'static>,
+        /// The line that made the operand of the trace under way, if there is one.
+        other: Option<&'static Location<'static>>,
     },
     /// What a user's own op says.
     #[error("{op}: {reason}")]
@@ -165,11 +194,40 @@ pub enum OpError {
     },
 }
 
+fn and(other: &Option<&'static Location<'static>>) -> String {
+    other.map_or_else(String::new, |at| format!(" and at {at}"))
+}
+
+thread_local! {
+    static IS_TRYING: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Panics with the error at the caller's line: inside ops, a wrong shape is a programming error.
 #[cold]
 #[track_caller]
 pub(crate) fn fail(error: OpError) -> ! {
+    if IS_TRYING.get() {
+        // Somebody waits for it: nothing is to be printed.
+        std::panic::resume_unwind(Box::new(error.to_string()));
+    }
     panic!("{error}")
+}
+
+/// What `f` gives, or the words with which it panicked; an op that refuses its operands prints nothing.
+pub(crate) fn trying<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IS_TRYING.set(self.0);
+        }
+    }
+    let restore = Restore(IS_TRYING.replace(true));
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    drop(restore);
+    outcome.map_err(|panic| match panic.downcast::<String>() {
+        Ok(words) => *words,
+        Err(other) => other.downcast_ref::<&str>().map_or("it panicked", |words| *words).to_owned(),
+    })
 }
 
 /// Unwraps at the caller's line.

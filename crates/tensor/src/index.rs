@@ -448,12 +448,14 @@ fn whole<'a>(operand: &Shape, entries: Vec<Index<'a>>) -> Result<Vec<Index<'a>>,
 }
 
 /// A mask as one index per axis it covers.
+#[track_caller]
 fn true_positions(operand: &Shape, axis: usize, mask: &Tensor) -> Result<Vec<Tensor>, OpError> {
     let covered = &operand[axis..axis + mask.rank()];
     if mask.rank() == 0 || covered != &mask.shape()[..] {
         let hint = "a mask needs the sizes of the axes it covers, and covers at least one";
         return Err(OpError::Shapes { op: OP, left: mask.shape().clone(), right: covered.into(), hint });
     }
+    mask.decides_shape(OP);
     let positions = mask.nonzero();
     Ok((0..mask.rank()).map(|i| positions.select(1, i as isize)).collect())
 }

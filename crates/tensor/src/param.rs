@@ -1,6 +1,7 @@
 //! Named, mutable tensors: weights and other state that outlives one computation.
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::{Arc, Mutex};
 
 use parking_lot::lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard};
@@ -8,7 +9,7 @@ use parking_lot::{RawRwLock, RwLock};
 use thalweg_core::{Buffer, SpanMut, View, with_dtype};
 
 use crate::autodiff::Leaf;
-use crate::error::{OpError, fail};
+use crate::error::fail;
 use crate::meta::Meta;
 use crate::switch::Switch;
 use crate::tape::{self, History, Kind, Node};
@@ -80,8 +81,9 @@ impl Param {
     }
 
     /// The present value, as a leaf when trainable.
+    #[track_caller]
     pub fn get(&self) -> Tensor {
-        let value = trace::param_value(self).unwrap_or_else(|| self.ready());
+        let value = trace::param_value(self, tape::line(Location::caller())).unwrap_or_else(|| self.ready());
         if self.is_frozen() { value.stop_gradient() } else { value }
     }
 
@@ -161,12 +163,13 @@ impl Param {
             return;
         }
         if let Some(symbol) = value.symbol() {
-            fail(OpError::TracedRead { made: symbol.made_at() });
+            fail(symbol.unread("set", Location::caller()));
         }
         *self.0.value.write() = self.own(&value);
     }
 
     /// What `backward` has left here since the value was last set.
+    #[track_caller]
     pub fn grad(&self) -> Option<Tensor> {
         self.get().leaf_grad()
     }
@@ -194,6 +197,7 @@ impl ParamWrite {
 }
 
 impl Leaf for Param {
+    #[track_caller]
     fn leaf(&self) -> Tensor {
         self.get()
     }
@@ -216,7 +220,7 @@ pub(crate) fn leaf(value: &Tensor) -> Tensor {
         level: 0,
         edges: Default::default(),
         kind: Kind::Leaf(Mutex::new(None)),
-        at: std::panic::Location::caller(),
+        at: Location::caller(),
     };
     value.with_history(Some(History { node: Arc::new(node), output: 0 }))
 }

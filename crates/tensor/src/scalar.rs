@@ -93,6 +93,7 @@ impl Scalar {
 
 impl Tensor {
     /// This scalar in every place of a shape, without history.
+    #[track_caller]
     pub(crate) fn spread_to(&self, shape: &Shape) -> Tensor {
         if shape.rank() == 0 {
             return self.clone();

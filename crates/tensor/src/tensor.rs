@@ -1,11 +1,12 @@
 //! The one tensor type: a shared, immutable view of a buffer, or a value of a trace; with its history
 //! if gradients are wanted.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use thalweg_core::{Buffer, DType, Layout, Shape, SpanMut, View};
 
-use crate::error::{OpError, fail};
+use crate::error::fail;
 use crate::meta::Meta;
 use crate::tape::History;
 use crate::trace::Symbol;
@@ -148,7 +149,16 @@ impl Tensor {
     pub fn view(&self) -> View<'_> {
         match &self.0.memory {
             Memory::Ready(buffer) => View::new(buffer, &self.0.layout),
-            Memory::Traced(symbol) => fail(OpError::TracedRead { made: symbol.made_at() }),
+            Memory::Traced(symbol) => fail(symbol.unread("read", Location::caller())),
+        }
+    }
+
+    /// Refuses to go on, naming both lines, when the values that decide a result's shape are traced.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn decides_shape(&self, op: &'static str) {
+        if let Memory::Traced(symbol) = &self.0.memory {
+            fail(symbol.shapeless(op, Location::caller()));
         }
     }
 

@@ -8,15 +8,17 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::Location;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
-use crate::error::OpError;
+use crate::error::{OpError, fail, or_fail, trying};
 use crate::meta::Meta;
 use crate::ops::Op;
 use crate::param::Param;
 use crate::switch::Switch;
+use crate::tape;
 use crate::tensor::Tensor;
 
 /// What a traced value is.
@@ -75,9 +77,16 @@ pub struct Recording {
 pub(crate) struct Symbol {
     trace: Arc<Trace>,
     value: u32,
+    /// The line that made it, kept here since the trace hands its values over when it ends.
+    at: &'static Location<'static>,
 }
 
-pub(crate) struct Trace(Mutex<Building>);
+#[derive(Default)]
+pub(crate) struct Trace {
+    building: Mutex<Building>,
+    /// Set when the function has ended, by return or panic: nothing can be recorded any more.
+    is_over: AtomicBool,
+}
 
 #[derive(Default)]
 struct Building {
@@ -112,22 +121,38 @@ thread_local! {
 /// ```
 #[track_caller]
 pub fn record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Recording {
-    let at = Location::caller();
-    let trace = Arc::new(Trace(Mutex::default()));
+    record_at(inputs, f, Location::caller())
+}
+
+#[track_caller]
+fn record_at(
+    inputs: &[Meta],
+    f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    at: &'static Location<'static>,
+) -> Recording {
+    let trace = Arc::<Trace>::default();
     let inputs: Vec<Tensor> =
         inputs.iter().enumerate().map(|(i, meta)| trace.push(Source::Input(i), meta.clone(), at)).collect();
     let guard = Guard::enter(&trace);
     let outputs = f(&inputs);
-    let outputs = outputs.iter().map(|y| trace.value_of(y, at)).collect();
+    let outputs = or_fail(outputs.iter().map(|y| trace.value_of(y, at)).collect());
     let (params, switches) = guard.leave();
-    let params = params.into_iter().map(|(param, value, read, written)| ParamUse {
-        param,
-        read,
-        write: written.then(|| trace.value_of(&value, at)),
+    let params = params.into_iter().map(|(param, value, read, written)| {
+        let write = written.then(|| trace.value_of(&value, at)).transpose()?;
+        Ok(ParamUse { param, read, write })
     });
-    let params = params.collect();
+    let params = or_fail(params.collect());
+    trace.is_over.store(true, Ordering::Relaxed);
     let values = std::mem::take(&mut trace.lock().values);
     Recording { values, params, outputs, switches }
+}
+
+/// [`record`] for kinds of operands that the function may not be meant for: the words of what refused them,
+/// instead of a panic.
+#[track_caller]
+pub fn try_record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Result<Recording, String> {
+    let at = Location::caller();
+    trying(|| record_at(inputs, f, at))
 }
 
 /// Whether code on this thread is being traced.
@@ -137,7 +162,7 @@ pub fn is_recording() -> bool {
 
 impl Trace {
     fn lock(&self) -> MutexGuard<'_, Building> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.building.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(self: &Arc<Self>, source: Source, meta: Meta, at: &'static Location<'static>) -> Tensor {
@@ -146,18 +171,17 @@ impl Trace {
         let region = building.region;
         building.values.push(Recorded { source, meta: meta.clone(), at, region });
         drop(building);
-        Tensor::traced(meta, Symbol { trace: Arc::clone(self), value })
+        Tensor::traced(meta, Symbol { trace: Arc::clone(self), value, at })
     }
 
-    /// The number of a tensor in this trace; a ready tensor is captured. Panics on a tensor of
-    /// another trace.
-    fn value_of(self: &Arc<Self>, t: &Tensor, at: &'static Location<'static>) -> u32 {
+    /// The number of a tensor in this trace; a ready tensor is captured, one of another trace refused.
+    fn value_of(self: &Arc<Self>, t: &Tensor, at: &'static Location<'static>) -> Result<u32, OpError> {
         match t.symbol() {
-            Some(symbol) if Arc::ptr_eq(&symbol.trace, self) => symbol.value,
+            Some(symbol) if Arc::ptr_eq(&symbol.trace, self) => Ok(symbol.value),
             // A function inside a traced function sees the values around it.
-            Some(symbol) if is_running(&symbol.trace) => self.capture(t, at),
-            Some(symbol) => panic!("{}", OpError::MixedTraces { op: "record", at, made: symbol.made_at() }),
-            None => self.capture(t, at),
+            Some(symbol) if is_running(&symbol.trace) => Ok(self.capture(t, at)),
+            Some(symbol) => Err(symbol.foreign("record", at)),
+            None => Ok(self.capture(t, at)),
         }
     }
 
@@ -187,9 +211,35 @@ impl Trace {
 }
 
 impl Symbol {
-    /// The line that made this value.
-    pub(crate) fn made_at(&self) -> &'static Location<'static> {
-        self.trace.lock().values.get(self.value as usize).map_or(Location::caller(), |v| v.at)
+    fn is_over(&self) -> bool {
+        self.trace.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Why the value cannot be read at a line.
+    #[cold]
+    pub(crate) fn unread(&self, op: &'static str, at: &'static Location<'static>) -> OpError {
+        match self.is_over() {
+            true => OpError::Leaked { op, made: self.at, at },
+            false => OpError::TracedRead { made: self.at, at },
+        }
+    }
+
+    /// Why the value cannot decide a shape at a line.
+    #[cold]
+    pub(crate) fn shapeless(&self, op: &'static str, at: &'static Location<'static>) -> OpError {
+        match self.is_over() {
+            true => OpError::Leaked { op, made: self.at, at },
+            false => OpError::DataShape { op, made: self.at, at },
+        }
+    }
+
+    /// Why the value can be no part of the function that uses it at a line.
+    #[cold]
+    fn foreign(&self, op: &'static str, at: &'static Location<'static>) -> OpError {
+        match self.is_over() {
+            true => OpError::Leaked { op, made: self.at, at },
+            false => OpError::MixedTraces { op, made: self.at, at, other: None },
+        }
     }
 }
 
@@ -203,12 +253,15 @@ pub(crate) fn note(
     let symbols = || inputs.iter().filter_map(|t| t.symbol());
     // The innermost trace that an operand belongs to; those around it lend their values.
     let first = symbols().max_by_key(|s| depth(&s.trace)).expect("called with a traced operand");
+    if let Some(leaked) = symbols().find(|s| s.is_over()) {
+        return Err(leaked.foreign(op.name(), at));
+    }
     let foreign = |s: &&Symbol| !Arc::ptr_eq(&s.trace, &first.trace) && !is_running(&s.trace);
     if let Some(other) = symbols().find(foreign) {
-        return Err(OpError::MixedTraces { op: op.name(), at: first.made_at(), made: other.made_at() });
+        return Err(OpError::MixedTraces { op: op.name(), made: other.at, at, other: Some(first.at) });
     }
     let trace = innermost(&first.trace);
-    let operands = inputs.iter().map(|t| trace.value_of(t, at)).collect();
+    let operands = inputs.iter().map(|t| trace.value_of(t, at)).collect::<Result<_, _>>()?;
     Ok(trace.push(Source::Op(op, operands), meta, at))
 }
 
@@ -230,26 +283,31 @@ fn innermost(trace: &Arc<Trace>) -> Arc<Trace> {
     }
 }
 
-/// The present value of a parameter, if a trace runs on this thread.
-pub(crate) fn param_value(param: &Param) -> Option<Tensor> {
+/// The present value of a parameter, if a trace runs on this thread; it is read at `at`.
+pub(crate) fn param_value(param: &Param, at: &'static Location<'static>) -> Option<Tensor> {
     if !IS_RUNNING.get() {
         return None;
     }
     RUNNING.with_borrow_mut(|running| {
         let running = running.last_mut()?;
-        let i = running.entry(param);
+        let i = running.entry(param, at);
         Some(running.params[i].1.clone())
     })
 }
 
 /// Sets a parameter for the rest of the trace that runs on this thread. `false`: none runs.
+#[track_caller]
 pub(crate) fn set_param(param: &Param, value: &Tensor) -> bool {
     if !IS_RUNNING.get() {
         return false;
     }
+    let at = Location::caller();
+    if let Some(leaked) = value.symbol().filter(|s| s.is_over()) {
+        fail(leaked.foreign("set", at));
+    }
     RUNNING.with_borrow_mut(|running| {
         let Some(running) = running.last_mut() else { return false };
-        let i = running.entry(param);
+        let i = running.entry(param, tape::line(at));
         running.params[i].1 = param.own(value);
         running.params[i].3 = true;
         true
@@ -272,10 +330,10 @@ pub(crate) fn recomputing<R>(like: &[Tensor], f: impl FnOnce() -> R) -> R {
 }
 
 impl Running {
-    fn entry(&mut self, param: &Param) -> usize {
+    fn entry(&mut self, param: &Param, at: &'static Location<'static>) -> usize {
         let Self { trace, params, index, .. } = self;
         *index.entry(param.id()).or_insert_with(|| {
-            let read = trace.push(Source::Param(param.clone()), param.meta(), Location::caller());
+            let read = trace.push(Source::Param(param.clone()), param.meta(), at);
             let value = read.symbol().expect("just traced").value;
             params.push((param.clone(), param.own(&read), value, false));
             params.len() - 1
@@ -283,7 +341,6 @@ impl Running {
     }
 }
 
-/// Marks a trace as running; also a panic ends it.
 /// Notes that the function under way depends on a switch.
 #[inline]
 pub(crate) fn looked_at(switch: &Switch, on: bool) {
@@ -297,6 +354,7 @@ pub(crate) fn looked_at(switch: &Switch, on: bool) {
     }
 }
 
+/// Marks a trace as running; also a panic ends it.
 struct Guard;
 
 impl Guard {
@@ -330,6 +388,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        drop(Self::pop());
+        if let Some(running) = Self::pop() {
+            running.trace.is_over.store(true, Ordering::Relaxed);
+        }
     }
 }

@@ -42,7 +42,8 @@ pub fn save_graph(path: impl AsRef<Path>, session: &Session) -> Result<()> {
     let refused = |reason: String| Error::GraphFile { path: path.display().to_string(), reason };
     for node in graph.nodes() {
         if let Kind::Op(op @ Op::Custom(_)) = &node.kind {
-            return Err(refused(format!("`{}` is an op of your own and has no text form", op.name())));
+            let what = "ops of one's own, decisions and loops have no text form";
+            return Err(refused(format!("`{}` cannot be saved: {what}", op.label())));
         }
     }
     let mut tensors: BTreeMap<String, Tensor> = BTreeMap::new();

@@ -10,6 +10,30 @@
 //! assert_eq!(g.to_vec::<f32>(), [-4.0, -6.0]);
 //! ```
 //!
+//! A compiled function may decide and loop by values, and can be looked into:
+//!
+//! ```
+//! use thalweg::prelude::*;
+//! use thalweg::{Debugger, Finding, Peak, Profile, cond, probe, scan, while_loop};
+//!
+//! let mut f = jit(|x: Tensor| {
+//!     let halved = while_loop(x, |x| x.amax(()).gt(1.0), |x| x * 0.5);
+//!     let (total, sums) = scan(Tensor::scalar(0.0f32), halved, |sum, x| (&sum + &x, &sum + &x));
+//!     cond(&total.gt(1.0), || probe("sums", &sums), || sums.neg()).log()
+//! });
+//! let x = Tensor::from([4.0f32, 2.0]);
+//! assert_eq!(f.call(x.clone())?.exp().to_vec::<f32>(), [1.0, 1.5]);
+//!
+//! let mut debugger: Debugger = f.debug(Tensor::from([0.25f32, 0.5]))?;
+//! let found: Finding = debugger.run_until_non_finite()?.expect("the log of a negative number");
+//! assert!(found.what.contains("not finite"));
+//! drop(debugger);
+//!
+//! let profile: Profile = f.profile(x, 3)?.against(Peak::measure());
+//! assert!(profile.to_string().contains("of peak"));
+//! # Ok::<(), thalweg::RunError>(())
+//! ```
+//!
 //! This crate is the only one with a stability promise; the crates behind it are its parts.
 
 mod error;
@@ -34,8 +58,8 @@ pub use thalweg_kernels::simd::{Isa, isa};
 pub use thalweg_kernels::threads::{set_threads, threads};
 pub use thalweg_nn::*;
 pub use thalweg_runtime::{
-    Executor, Jit, JitOptions, Plan, RunError, STAGES, Session, StepInfo, Tree, autobatch, jit, jit_with,
-    remat, tree,
+    Debugger, Executor, Finding, Jit, JitOptions, Peak, Plan, Profile, RunError, STAGES, Session, StepInfo,
+    Stepped, Tree, autobatch, cond, jit, jit_with, probe, remat, scan, tree, while_loop,
 };
 pub use thalweg_tensor::*;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use thalweg::graph::{Graph, Traced};
 use thalweg::prelude::*;
-use thalweg::{Session, load_graph, save, save_graph};
+use thalweg::{Session, cond, load_graph, save, save_graph};
 
 fn path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("thalweg-{name}-{}.safetensors", std::process::id()))
@@ -42,4 +42,18 @@ fn files_that_are_no_graphs_say_what_is_wrong() {
     save_graph(&path, &session).unwrap();
     assert_eq!(load_graph(&path).unwrap().param("w").unwrap().get().to_vec::<f32>(), [1.0]);
     std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_graph_with_a_decision_is_refused_by_its_name() {
+    let x = Tensor::from([1.0f32]);
+    let traced = Traced::record(&[x.meta().clone()], |x| {
+        vec![cond(&x[0].sum(()).gt(0.0), || x[0].exp(), || x[0].neg())]
+    });
+    let text = traced.graph.to_string();
+    let session = Session::of(traced).unwrap();
+    let error = save_graph(path("decision"), &session).unwrap_err().to_string();
+    assert!(error.contains("`cond` cannot be saved: "), "{error}");
+    let error = text.parse::<Graph>().unwrap_err().to_string();
+    assert!(error.contains("a decision or a loop is code and cannot be read back"), "{error}\n{text}");
 }

@@ -201,7 +201,8 @@ impl<F: FnMut((Tensor, Tensor)) -> Tensor> Step for OnData<F> {
     }
 
     fn profile(&mut self) -> String {
-        self.step.profile(self.data.clone(), 10).expect("shapes do not change").to_string()
+        let profile = self.step.profile(self.data.clone(), 10).expect("shapes do not change");
+        profile.against(thalweg::Peak::measure()).to_string()
     }
 
     fn plan(&self) -> &Plan {

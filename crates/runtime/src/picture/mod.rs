@@ -94,11 +94,7 @@ impl Plan {
                 CardKind::Fused => format!("{i} · {} ops fused", nodes.len()),
                 _ => format!("{i} · {}", info.name()),
             };
-            let ops = if kind == CardKind::Fused {
-                info.ops.iter().map(|op| (*op).to_owned()).collect()
-            } else {
-                vec![]
-            };
+            let ops = if kind == CardKind::Fused { info.ops.clone() } else { vec![] };
             cards.push(Card { kind, ops, cost: info.cost, lines: info.source_lines(), ..card(title) });
         }
         // Views cost no step: a reader of a view reads what lies under it.

@@ -89,6 +89,7 @@ impl Tensor {
     /// Every NaN is different. Looks at values, so it has no gradient.
     #[track_caller]
     pub fn unique(&self) -> Unique {
+        self.decides_shape("unique");
         let flat = self.stop_gradient().reshape(-1isize);
         let (sorted, order) = flat.sort(0, false);
         let starts = with_dtype!(flat.dtype(), T => starts::<T>(&sorted.to_vec()));
@@ -110,6 +111,7 @@ impl Tensor {
         if !self.dtype().is_int() {
             fail(OpError::DType { op: "bincount", want: "an integer", got: self.dtype() });
         }
+        self.decides_shape("bincount");
         let values = self.to_dtype(DType::I64).reshape(-1isize);
         let all = values.to_vec::<i64>();
         if let Some(&index) = all.iter().find(|&&i| i < 0) {
@@ -127,7 +129,9 @@ impl Tensor {
     /// let x = Tensor::from([[0i64, 5], [7, 0]]);
     /// assert_eq!(x.nonzero().to_vec::<i64>(), [0, 1, 1, 0]);
     /// ```
+    #[track_caller]
     pub fn nonzero(&self) -> Tensor {
+        self.decides_shape("nonzero");
         let flat = self.flat_nonzero();
         let mut rows = Vec::with_capacity(flat.len() * self.rank());
         for &p in &flat {
@@ -143,6 +147,7 @@ impl Tensor {
     }
 
     /// The row-major positions of all elements that are not zero.
+    #[track_caller]
     pub(crate) fn flat_nonzero(&self) -> Vec<usize> {
         let found = self.to_dtype(DType::Bool).to_vec::<bool>();
         found.iter().enumerate().filter(|(_, x)| **x).map(|(i, _)| i).collect()

@@ -65,6 +65,7 @@ impl Tensor {
     #[track_caller]
     pub fn masked_select(&self, mask: &Tensor) -> Tensor {
         let shape = self.common_mask_shape("masked_select", mask);
+        mask.decides_shape("masked_select");
         let index = mask.broadcast_to(&shape).flat_positions();
         self.broadcast_to(&shape).reshape(-1isize).index_select(0, &index)
     }
@@ -96,6 +97,7 @@ impl Tensor {
         or_fail(self.shape().broadcast(mask.shape()).in_op(op))
     }
 
+    #[track_caller]
     fn flat_positions(&self) -> Tensor {
         Tensor::from(self.flat_nonzero().into_iter().map(|i| i as i64).collect::<Vec<_>>())
     }

@@ -52,11 +52,13 @@ impl CellWeights<'_> {
 }
 
 /// Gate `i` of several along the last axis.
+#[track_caller]
 pub(crate) fn gate(gates: &Tensor, i: usize, hidden: usize) -> Tensor {
     gates.narrow(-1, i * hidden, hidden)
 }
 
 /// The next hidden and cell state; gates are input, forget, candidate, output.
+#[track_caller]
 pub(crate) fn lstm_step(gates: &Tensor, c: &Tensor) -> (Tensor, Tensor) {
     let n = c.size(-1);
     let (i, f, o) = (gate(gates, 0, n).sigmoid(), gate(gates, 1, n).sigmoid(), gate(gates, 3, n).sigmoid());

@@ -88,6 +88,7 @@ impl Tensor {
 }
 
 /// `f(s)` where s is not 0, and 0 with a gradient of 0 where it is: the slope of a root is infinite there.
+#[track_caller]
 pub(crate) fn root_or_zero(s: &Tensor, f: impl Fn(&Tensor) -> Tensor) -> Tensor {
     let positive = s.ne(0.0);
     positive.where_(&f(&positive.where_(s, 1.0)), 0.0)

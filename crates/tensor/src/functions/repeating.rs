@@ -52,6 +52,7 @@ impl Tensor {
             let (left, right) = (self.shape().clone(), counts.shape().clone());
             fail(OpError::Shapes { op: "repeat_interleave", left, right, hint });
         }
+        counts.decides_shape("repeat_interleave_counts");
         let counts = counts.to_dtype(DType::I64).to_vec::<i64>();
         if let Some(&index) = counts.iter().find(|&&c| c < 0) {
             let (value, shape) = (index.to_string(), self.shape().clone());

@@ -138,6 +138,7 @@ impl Tensor {
     }
 
     /// Itself when a float, else converted to f32: how float functions take integers.
+    #[track_caller]
     pub(crate) fn as_float(&self) -> Tensor {
         if self.dtype().is_float() { self.clone() } else { self.to_dtype(DType::F32) }
     }

@@ -8,7 +8,7 @@ use thalweg_core::{View, ViewMut};
 use crate::apply::apply;
 use crate::error::{OpError, fail};
 use crate::meta::Meta;
-use crate::ops::{Grad, Keep, Op, Vjp};
+use crate::ops::{Cost, Grad, Keep, Op, Vjp};
 use crate::tensor::Tensor;
 
 /// An op written outside this library.
@@ -46,6 +46,16 @@ pub trait CustomOp: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Work and traffic of one call, for plans and profiles; as of an elementwise op unless it says so.
+    fn cost(&self, inputs: &[&Meta], output: &Meta) -> Cost {
+        Cost::elementwise(inputs, output)
+    }
+
+    /// What the op runs inside, a line per step, for plans.
+    fn inside(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The gradient of each operand given the gradient of the result, written with tensors, so that
     /// it can be differentiated again; `None` is zero. Without it the op has no gradient, and
     /// asking for one is an error that names the op.
@@ -70,6 +80,18 @@ pub struct Custom(Arc<dyn CustomOp>);
 impl Custom {
     pub(crate) fn name(&self) -> &'static str {
         "custom"
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        self.0.name()
+    }
+
+    pub(crate) fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
+        self.0.cost(x, y)
+    }
+
+    pub(crate) fn inside(&self) -> Vec<String> {
+        self.0.inside()
     }
 
     pub(crate) fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {

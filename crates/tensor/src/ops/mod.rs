@@ -251,6 +251,22 @@ impl Op {
         delegate!(self, op => name_of(op), op => op.name())
     }
 
+    /// The name for people: that which a user's own op gives itself.
+    pub fn label(&self) -> &str {
+        match self {
+            Op::Custom(op) => op.label(),
+            op => op.name(),
+        }
+    }
+
+    /// What a user's own op says that it runs inside; see [`CustomOp::inside`].
+    pub fn inside(&self) -> Vec<String> {
+        match self {
+            Op::Custom(op) => op.inside(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The attributes as text: `(axis:0,keep:true)`, `()` where there are none.
     pub fn attributes(&self) -> String {
         fn text<P: Primitive>(op: &P) -> String {
@@ -346,7 +362,7 @@ impl Op {
 
     /// Work and traffic.
     pub fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
-        delegate!(self, op => op.cost(x, y), _op => Cost::elementwise(x, y))
+        delegate!(self, op => op.cost(x, y), op => op.cost(x, y))
     }
 
     /// The body of a composite.
