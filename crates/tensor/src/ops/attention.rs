@@ -53,8 +53,10 @@ impl Primitive for Attention {
         let joined = run(op, &operands);
         let pieces = joined.split_sizes(&x.map(|x| x.numel()), 0);
         let of_operands = pieces.iter().zip(x).map(|(d, x)| Some(d.reshape(x.shape())));
-        let of_mask =
-            mask.map(|mask| g.want(3, || op.of_scores(x, g.dy(), Some(mask)).1.sum_to(mask.shape())));
+        let of_mask = mask.map(|mask| {
+            let all = || op.of_scores(x, g.dy(), Some(mask)).1.sum_to(mask.shape());
+            if mask.dtype() == DType::Bool { None } else { g.want(3, all) }
+        });
         Grad::Inputs(of_operands.chain(of_mask).collect())
     }
 
