@@ -77,7 +77,8 @@ pub(super) fn weight_gradient(c: &Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     par_chunks_mut(dw, CHANNELS * n_taps, |start, dw| {
         let first = start / n_taps;
         let mut padded = Padded::new(&c.axes);
-        let (mut sums, mut whole) = (Scratch::filled(dw.len(), 0.0f64), Scratch::filled(n_out / line * width, 0.0));
+        let (mut sums, mut whole) =
+            (Scratch::filled(dw.len(), 0.0f64), Scratch::filled(n_out / line * width, 0.0));
         for n in 0..c.batch {
             let mut holds = None;
             for (channel, sums) in (first..).zip(sums.chunks_exact_mut(n_taps)) {

@@ -67,9 +67,8 @@ fn forward(
     assert!(stats.iter().flatten().all(|s| s.len() == rows), "norm: mean or rstd is not (rows)");
     // An absent weight as ones: a product with 1 is exact, and one loop serves all cases.
     let [weight, bias] = affine;
-    let [ones, zeros] = [(weight, 1.0), (bias, 0.0)].map(|(given, value)| {
-        (given.is_none() && cols > USUAL).then(|| Scratch::filled(cols, value))
-    });
+    let [ones, zeros] = [(weight, 1.0), (bias, 0.0)]
+        .map(|(given, value)| (given.is_none() && cols > USUAL).then(|| Scratch::filled(cols, value)));
     let weight = weight.or(ones.as_deref()).unwrap_or_else(|| &ONES[..cols]);
     let bias = bias.or(zeros.as_deref()).unwrap_or_else(|| &ZEROS[..cols]);
     let y = SharedMut::new(y);

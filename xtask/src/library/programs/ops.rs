@@ -4,7 +4,7 @@ use thalweg_core::DType;
 use thalweg_runtime::{cond, scan, while_loop};
 use thalweg_tensor::{
     AttentionOptions, AvgPoolOptions, BatchNormOptions, CellWeights, ConvOptions, MaxPoolOptions, Param,
-    Tensor, checkpoint,
+    RnnActivation, Tensor, checkpoint,
 };
 
 use super::{Draw, World};
@@ -204,8 +204,7 @@ fn recurrent(draw: &mut Draw, values: &[Tensor], world: &World) -> Tensor {
     match gates {
         4 => x.lstm(&state, &state, &weights, false).0,
         3 => x.gru(&state, &weights, false).0,
-        _ if draw.chance(50) => x.rnn(&state, &weights, false, Tensor::tanh).0,
-        _ => x.rnn(&state, &weights, false, Tensor::relu).0,
+        _ => x.rnn(&state, &weights, false, *draw.pick(&[RnnActivation::Tanh, RnnActivation::Relu])).0,
     }
 }
 
