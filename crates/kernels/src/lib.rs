@@ -11,6 +11,7 @@ pub mod math;
 pub mod philox;
 pub mod recurrent;
 pub mod rows;
+pub mod scratch;
 pub mod simd;
 pub mod stream;
 pub mod threads;

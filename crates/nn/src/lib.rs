@@ -35,4 +35,5 @@ pub use optim::{
 };
 pub use summary::{Row, Summary};
 pub use thalweg_derive::Module;
+pub use thalweg_tensor::RnnActivation;
 pub use weights::{load_weights, save_weights, set_weights};

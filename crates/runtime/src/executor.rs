@@ -9,6 +9,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use thalweg_core::{Buffer, DType, Layout, Shape, Span, SpanMut, View, ViewMut};
 use thalweg_kernels::gemm::Pieces;
+use thalweg_kernels::scratch::Scratch;
 use thalweg_kernels::threads::parallel;
 use thalweg_tensor::param::{ParamRead, ParamWrite};
 use thalweg_tensor::{Meta, Param, Tensor};
@@ -16,6 +17,9 @@ use thalweg_tensor::{Meta, Param, Tensor};
 use crate::error::RunError;
 use crate::plan::{Action, Home, MAX_OPERANDS, Plan, Ref, Step, Storage, Then};
 use crate::program::{self, Memory};
+
+/// Operands that are seen without scratch memory.
+const FEW: usize = 8;
 
 /// A plan with its memory, ready to run again and again.
 ///
@@ -328,9 +332,16 @@ impl Executor {
             }
             Action::Then(then) => self.act_then(step, then),
             Action::Op(op) => {
-                let inputs: SmallVec<[View<'_>; 8]> = step.inputs.iter().map(|r| self.view(r)).collect();
+                let (few, many): (SmallVec<[View<'_>; FEW]>, Scratch<View<'_>>);
+                let inputs: &[View<'_>] = if step.inputs.len() <= FEW {
+                    few = step.inputs.iter().map(|r| self.view(r)).collect();
+                    &few
+                } else {
+                    many = Scratch::each(step.inputs.len(), |i| self.view(&step.inputs[i]));
+                    &many
+                };
                 let mut y = self.result(step);
-                if op.fast(&inputs, &mut y) { Ok(()) } else { op.eval(&inputs, &mut y) }
+                if op.fast(inputs, &mut y) { Ok(()) } else { op.eval(inputs, &mut y) }
             }
             Action::Overwrite(op) => {
                 let rest = step.inputs.get(1).map(|r| self.view(r));

@@ -6,16 +6,19 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use thalweg_core::DType;
 use thalweg_runtime::jit;
-use thalweg_tensor::{Param, Rng, Tensor};
+use thalweg_tensor::{AttentionOptions, Param, Rng, Tensor};
 
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+/// The largest number of bytes asked for at once.
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call is handed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
+        LARGEST.fetch_max(layout.size(), Relaxed);
         // SAFETY: the caller's promise is handed on.
         unsafe { System.alloc(layout) }
     }
@@ -116,4 +119,31 @@ fn a_warm_training_step_allocates_nothing() {
     }
     assert_eq!(quiet, 50, "no 50 steps in a row without an allocation among {n_steps}\n{}", step.plan());
     assert!(last < first, "and it learns");
+}
+
+/// The sequence is long enough for its scores, 64 MiB of them, to be seen among 256 KiB of operands.
+#[test]
+fn attention_to_a_long_sequence_takes_memory_for_the_sequence_only() {
+    let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    const LONG: usize = 4096;
+    let mut rng = Rng::seed(2);
+    let x = rng.normal([1, 1, LONG, 16], 0.0, 1.0);
+    let padding = Tensor::from_vec((0..LONG).map(|key| key < LONG - 100).collect(), [1, 1, 1, LONG]);
+    let added = rng.normal([LONG], 0.0, 1.0);
+    let masks = [("no mask", None), ("padding", Some(&padding)), ("numbers", Some(&added))];
+    for (name, mask) in masks {
+        let options = AttentionOptions { mask, is_causal: true, ..Default::default() };
+        let gradient = |x: &Tensor| {
+            thalweg_tensor::grad(|x| x.scaled_dot_product_attention(x, x, &options).square().sum(()))(x)
+        };
+        LARGEST.store(0, Relaxed);
+        let want = gradient(&x);
+        let mut f = jit(|x: Tensor| gradient(&x));
+        let got = f.call(x.clone()).unwrap();
+        let (planned, largest) = (f.plan().arena_bytes(), LARGEST.load(Relaxed));
+        let operand = LONG * 16 * size_of::<f32>();
+        assert!(planned <= 16 * operand, "{name}: {planned} bytes planned\n{}", f.plan());
+        assert!(largest <= 16 * operand, "{name}: {largest} bytes asked for at once");
+        assert_eq!(got.to_vec::<f32>(), want.to_vec::<f32>(), "{name}");
+    }
 }

@@ -40,7 +40,7 @@ pub use functions::ctc::CtcOptions;
 pub use functions::images::Interpolation;
 pub use functions::losses::{BceOptions, GaussianNllOptions, PoissonNllOptions, Reduction, TripletOptions};
 pub use functions::norms::BatchNormOptions;
-pub use functions::recurrent::CellWeights;
+pub use functions::recurrent::{CellWeights, RnnActivation};
 pub use functions::{AddmmOptions, Bag, MatrixNorm, PadMode, Reduce, Unique};
 pub use index::{Ellipsis, Index, Indices, NewAxis, Slice};
 pub use meta::Meta;

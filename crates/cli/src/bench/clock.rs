@@ -60,14 +60,28 @@ pub fn ratio<A, B>(mut slow: impl FnMut() -> A, mut quick: impl FnMut() -> B) ->
     slow / quick
 }
 
-/// Seconds of CPU time of this process; 0 where the system does not tell.
+/// Seconds of CPU time of this process, all its threads together.
+#[cfg(target_os = "linux")]
 fn cpu_time() -> f64 {
-    // Fields 14 and 15 of /proc/self/stat, in ticks of 10 ms on every Linux that matters here.
-    let ticks = || {
-        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-        let after_name = stat.rsplit_once(')')?.1;
-        let fields: Vec<&str> = after_name.split_whitespace().collect();
-        Some(fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?)
-    };
-    ticks().map_or(0.0, |t| t / 100.0)
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+}
+
+/// Other systems are not asked.
+#[cfg(not(target_os = "linux"))]
+fn cpu_time() -> f64 {
+    0.0
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    #[test]
+    fn cpu_time_is_finer_than_a_tick() {
+        let start = super::cpu_time();
+        let mut now = start;
+        while now <= start {
+            now = super::cpu_time();
+        }
+        assert!(now - start < 5e-3, "{} s", now - start);
+    }
 }

@@ -70,6 +70,9 @@ fn one_head([q, k, v, dy]: [Heads; 4], head: usize, scores: Scores, to: Gradient
             scaled(q, scores.scale, q_scaled);
             gemm_packed(MatRef::row_major(q_scaled, rows.len(), width), keys_t.cols(0..n), p, ld, false);
             gemm_packed(dy, values_t.cols(0..n), ds, ld, false);
+            if let Some(mask) = scores.mask {
+                rows.clone().zip(p.chunks_exact_mut(ld)).for_each(|(row, p)| mask.apply(head, row, 0..n, p));
+            }
             dispatch(SoftmaxBackward { scores, first: from, n_rows: rows.len(), n, ld, p, ds });
             let (p, ds) = (MatRef::new(p, rows.len(), n, ld, 1), MatRef::new(ds, rows.len(), n, ld, 1));
             gemm_packed(ds, keys.rows(0..n), &mut dq[from * width..], width, false);
@@ -81,7 +84,7 @@ fn one_head([q, k, v, dy]: [Heads; 4], head: usize, scores: Scores, to: Gradient
 
 /// p from scores to weights, and ds = scale · p (dp − Σ p dp) over the gradient dp of the weights.
 struct SoftmaxBackward<'a> {
-    scores: Scores,
+    scores: Scores<'a>,
     first: usize,
     n_rows: usize,
     /// Keys that the last row sees.
@@ -103,7 +106,13 @@ impl Body for SoftmaxBackward<'_> {
             let (ds, ds_hidden) = self.ds[i * self.ld..][..self.n].split_at_mut(seen);
             p_hidden.fill(0.0);
             ds_hidden.fill(0.0);
-            exp_in_place(v, p, reduce(v, Max { x: p }));
+            let max = reduce(v, Max { x: p });
+            if self.scores.mask.is_some() && max == f32::NEG_INFINITY {
+                p.fill(0.0);
+                ds.fill(0.0);
+                continue;
+            }
+            exp_in_place(v, p, max);
             let norm = v.splat(1.0 / reduce(v, Sum { x: p }));
             let dot = v.splat(reduce(v, Dot { x: p, y: ds })) * norm;
             let mut j = 0;

@@ -20,8 +20,9 @@ const KEYS: usize = 144;
 /// Multiply-adds from which more threads than one are worth their wake-up.
 const PARALLEL_MIN: usize = 1 << 18;
 
-/// y = softmax(q kᵀ · scale) v. q: (heads, queries, width), k: (heads, keys, width),
-/// v: (heads, keys, out), y: (heads, queries, out) dense. Zeros where there are no keys.
+/// y = softmax(q kᵀ · scale + mask) v. q: (heads, queries, width), k: (heads, keys, width),
+/// v: (heads, keys, out), y: (heads, queries, out) dense. Zeros where there are no keys, or
+/// none that the mask lets a query see.
 pub fn attention(q: Heads, k: Heads, v: Heads, scores: Scores, y: &mut [f32]) {
     let [n_heads, n_queries, n_keys, width, out] = sizes(&q, &k, &v);
     assert_eq!(y.len(), n_heads * n_queries * out, "attention: the result has another size");
@@ -75,6 +76,11 @@ fn attend([q, k, v]: [Heads; 3], head: usize, queries: Range<usize>, scores: Sco
             for key in (0..last_key).step_by(KEYS) {
                 let block = key..last_key.min(key + KEYS);
                 gemm_packed(q, keys.cols(block.clone()), p, KEYS, false);
+                if let Some(mask) = scores.mask {
+                    for (row, p) in rows.clone().zip(p.chunks_exact_mut(KEYS)) {
+                        mask.apply(head, row, block.clone(), p);
+                    }
+                }
                 let (rows, block, sums) = (rows.clone(), block.clone(), &mut *sums);
                 dispatch(Softmax { scores, rows, block, p, max, total, sums, out });
                 let p = MatRef::new(p, q.rows(), last_key.min(key + KEYS) - key, KEYS, 1);
@@ -85,6 +91,10 @@ fn attend([q, k, v]: [Heads; 3], head: usize, queries: Range<usize>, scores: Sco
                 continue;
             }
             for ((y, sums), total) in y.chunks_exact_mut(out).zip(sums.chunks_exact(out)).zip(&*total) {
+                if scores.mask.is_some() && *total == 0.0 {
+                    y.fill(0.0);
+                    continue;
+                }
                 y.iter_mut().zip(sums).for_each(|(y, sum)| *y = sum / total);
             }
         }
@@ -99,7 +109,7 @@ pub(super) fn cut<const N: usize>(mut room: &mut [f32], lens: [usize; N]) -> [&m
 /// Turns the scores of a block into weights against the running maximum, and brings what was summed
 /// before to the same maximum.
 struct Softmax<'a> {
-    scores: Scores,
+    scores: Scores<'a>,
     rows: Range<usize>,
     block: Range<usize>,
     /// Scores of each row, `KEYS` apart.

@@ -1,4 +1,4 @@
-//! Attention, y = softmax(q kᵀ · scale) v for each head, without the (queries, keys) matrix in memory.
+//! Attention, y = softmax(q kᵀ · scale + mask) v for each head, without the (queries, keys) matrix in memory.
 //!
 //! Queries go in blocks of rows. The forward pass runs over the keys block by block with a running
 //! maximum and sum (Milakov and Gimelshein 2018; Dao et al. 2022); the backward pass makes the scores of its rows
@@ -7,11 +7,13 @@
 
 mod backward;
 mod forward;
+mod mask;
 #[cfg(test)]
 mod tests;
 
 pub use backward::{Gradients, attention_backward};
 pub use forward::attention;
+pub use mask::{Mask, MaskValues};
 
 use crate::gemm::MatRef;
 
@@ -20,14 +22,16 @@ const ROWS: usize = 48;
 
 /// What the scores are multiplied with and which of them count.
 #[derive(Debug, Clone, Copy)]
-pub struct Scores {
+pub struct Scores<'a> {
     /// The factor.
     pub scale: f32,
     /// Whether query i sees only the keys 0 ..= i.
     pub causal: bool,
+    /// What else decides. A query that then sees nothing gets zeros.
+    pub mask: Option<Mask<'a>>,
 }
 
-impl Scores {
+impl Scores<'_> {
     /// How many of the keys query `row` sees.
     fn visible(&self, row: usize, n_keys: usize) -> usize {
         if self.causal { n_keys.min(row + 1) } else { n_keys }
@@ -64,10 +68,7 @@ impl<'a> Heads<'a> {
     /// Rows `rows` of one head. Panics if they lie outside the data.
     fn part(&self, head: usize, rows: std::ops::Range<usize>) -> MatRef<'a, f32> {
         assert!(rows.end <= self.rows);
-        let axis = |(rest, at): (usize, usize), &(size, stride): &(usize, usize)| {
-            (rest / size, at + rest % size * stride)
-        };
-        let (_, at) = self.lead.iter().rev().fold((head, rows.start * self.row_stride), axis);
+        let at = head_at(self.lead, head) + rows.start * self.row_stride;
         let from = if rows.is_empty() || self.cols == 0 { 0 } else { at };
         MatRef::new(&self.data[from..], rows.len(), self.cols, self.row_stride, 1)
     }
@@ -75,6 +76,14 @@ impl<'a> Heads<'a> {
     fn get(&self, head: usize) -> MatRef<'a, f32> {
         self.part(head, 0..self.rows)
     }
+}
+
+/// Where a head begins, by sizes and strides of the leading axes.
+fn head_at(lead: &[(usize, usize)], head: usize) -> usize {
+    let axis = |(rest, at): (usize, usize), &(size, stride): &(usize, usize)| {
+        (rest / size, at + rest % size * stride)
+    };
+    lead.iter().rev().fold((head, 0), axis).1
 }
 
 /// Panics unless the operands belong together; returns heads, queries, keys, width and width of the values.

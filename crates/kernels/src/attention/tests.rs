@@ -1,4 +1,4 @@
-use super::{Gradients, Heads, Scores, attention, attention_backward};
+use super::{Gradients, Heads, Mask, MaskValues, Scores, attention, attention_backward, head_at};
 use crate::rows::testing::{close, same_on_threads, values};
 
 /// Sizes of one call: heads as (batch, heads), queries, keys, width, out.
@@ -46,18 +46,50 @@ fn operands(&(lead, queries, keys, width, out): &Sizes) -> [Operand; 4] {
         .map(|(rows, cols, seed)| Operand::new(lead, rows, cols, seed))
 }
 
+/// What a mask adds to the score of one query and one key.
+fn added(mask: &Mask, head: usize, row: usize, key: usize) -> f64 {
+    let at = head_at(mask.lead, head) + row * mask.row_stride + key * mask.col_stride;
+    match mask.values {
+        MaskValues::Seen(x) => [f64::NEG_INFINITY, 0.0][usize::from(x[at])],
+        MaskValues::Added(x) => f64::from(x[at]),
+    }
+}
+
 /// The weights of one query.
 fn weights(q: &Operand, k: &Operand, head: usize, row: usize, scores: Scores) -> Vec<f64> {
     let n = scores.visible(row, k.rows);
     let dot = |key: usize| (0..q.cols).map(|c| q.at(head, row, c) * k.at(head, key, c)).sum::<f64>();
-    let e: Vec<f64> = (0..n).map(|key| (dot(key) * f64::from(scores.scale)).exp()).collect();
+    let by_mask = |key: usize| scores.mask.map_or(0.0, |m| added(&m, head, row, key));
+    let e: Vec<f64> = (0..n).map(|key| (dot(key) * f64::from(scores.scale) + by_mask(key)).exp()).collect();
     let sum: f64 = e.iter().sum();
+    let sum = if sum == 0.0 { 1.0 } else { sum };
     e.iter().map(|e| e / sum).chain(std::iter::repeat_n(0.0, k.rows - n)).collect()
 }
 
+/// Without a mask, and with masks that all heads, all queries or all keys share, or none.
 fn each_call(check: impl Fn(&Sizes, [Operand; 4], Scores)) {
     for (sizes, causal) in CALLS.iter().flat_map(|s| [(s, false), (s, true)]) {
-        check(sizes, operands(sizes), Scores { scale: 0.3, causal });
+        let &((batch, heads), queries, keys, ..) = sizes;
+        let scores = Scores { scale: 0.3, causal, mask: None };
+        check(sizes, operands(sizes), scores);
+        let numbers = values(batch * heads * queries * keys + queries.max(keys), 7);
+        // The second query sees nothing, and of the others' keys one in three is hidden.
+        let seen: Vec<bool> = (0..numbers.len()).map(|i| i / keys.max(1) != 1 && i % 3 != 0).collect();
+        let own = [(batch, heads * queries * keys), (heads, queries * keys)];
+        let shared = [(batch, 0), (heads, 0)];
+        let all = [
+            (own, keys, 1),
+            ([(batch, queries * keys), (heads, 0)], keys, 1),
+            (shared, 0, 1),
+            (shared, 1, 0),
+            (shared, 1, queries),
+        ];
+        for (lead, row_stride, col_stride) in all {
+            for values in [MaskValues::Seen(&seen), MaskValues::Added(&numbers)] {
+                let mask = Some(Mask { values, lead: &lead, row_stride, col_stride });
+                check(sizes, operands(sizes), Scores { mask, ..scores });
+            }
+        }
     }
 }
 
@@ -118,7 +150,7 @@ fn a_block_of_scores_that_are_minus_infinity_counts_nothing() {
     // 200 keys in two blocks, of which the first overflows to −∞ and the second does not.
     let k: Vec<f32> = (0..200).map(|i| if i < 150 { f32::NEG_INFINITY } else { 0.0 }).collect();
     let v: Vec<f32> = (0..200).map(|i| if i < 150 { 7.0 } else { 2.0 }).collect();
-    let (scores, mut y) = (Scores { scale: 1.0, causal: false }, [0.0]);
+    let (scores, mut y) = (Scores { scale: 1.0, causal: false, mask: None }, [0.0]);
     let column = |x| Heads::new(x, &[], (200, 1), 1);
     attention(Heads::new(&[1.0], &[], (1, 1), 1), column(&k), column(&v), scores, &mut y);
     assert_eq!(y, [2.0]);

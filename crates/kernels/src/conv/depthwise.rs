@@ -6,6 +6,7 @@
 
 use super::{Axis, Conv, tell};
 use crate::gemm::Ready;
+use crate::scratch::Scratch;
 use crate::simd::vector::F32s;
 use crate::simd::{Body, dispatch};
 use crate::stream::split::par_chunks_mut;
@@ -47,7 +48,7 @@ pub(super) fn input_gradient(c: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32]) {
     let back = transposed(c);
     par_chunks_mut(dx, planes_per_task(c).div_ceil(c.out_channels) * n_in, |start, dx| {
         let mut padded = back.as_ref().map(Padded::new);
-        let mut flipped = vec![0.0; n_taps];
+        let mut flipped = Scratch::filled(n_taps, 0.0);
         for (plane, dx) in (start / n_in..).zip(dx.chunks_exact_mut(n_in)) {
             if padded.is_none() {
                 dx.fill(0.0);
@@ -76,7 +77,8 @@ pub(super) fn weight_gradient(c: &Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     par_chunks_mut(dw, CHANNELS * n_taps, |start, dw| {
         let first = start / n_taps;
         let mut padded = Padded::new(&c.axes);
-        let (mut sums, mut whole) = (vec![0.0f64; dw.len()], vec![0.0; n_out / line * width]);
+        let (mut sums, mut whole) =
+            (Scratch::filled(dw.len(), 0.0f64), Scratch::filled(n_out / line * width, 0.0));
         for n in 0..c.batch {
             let mut holds = None;
             for (channel, sums) in (first..).zip(sums.chunks_exact_mut(n_taps)) {
@@ -93,7 +95,7 @@ pub(super) fn weight_gradient(c: &Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
                 dispatch(Dots { padded: &padded, dy: &whole, sums });
             }
         }
-        dw.iter_mut().zip(&sums).for_each(|(dw, s)| *dw = *s as f32);
+        dw.iter_mut().zip(&*sums).for_each(|(dw, s)| *dw = *s as f32);
     });
 }
 
@@ -116,13 +118,13 @@ fn transposed(c: &Conv) -> Option<[Axis; 3]> {
 /// A plane with its padding: (depth, height, phases of the last stride, width of a phase).
 struct Padded {
     axes: [Axis; 3],
-    data: Vec<f32>,
+    data: Scratch<f32>,
     /// Padded height.
     height: usize,
     /// Elements of one phase of a line, with room for a last block of lanes.
     phase: usize,
     /// Where each tap begins, from the start of its window's line.
-    taps: Vec<usize>,
+    taps: Scratch<usize>,
 }
 
 impl Padded {
@@ -137,8 +139,8 @@ impl Padded {
             let shift = kw * w.dilation;
             (kd * d.dilation * height + kh * h.dilation) * line + shift % w.stride * phase + shift / w.stride
         };
-        let taps = (0..d.kernel * h.kernel * w.kernel).map(tap).collect();
-        Self { axes: *axes, data: vec![0.0; depth * height * line], height, phase, taps }
+        let taps = Scratch::each(d.kernel * h.kernel * w.kernel, tap);
+        Self { axes: *axes, data: Scratch::filled(depth * height * line, 0.0), height, phase, taps }
     }
 
     /// Copies a plane in. What is padding stays 0: it is the same for all planes.

@@ -4,6 +4,7 @@
 //! order. A narrow `inner` is widened: several rows are taken as one long row and folded at the end.
 
 use crate::rows::reduce;
+use crate::scratch::Scratch;
 use crate::stream::arithmetic::Number;
 use crate::stream::arithmetic::{add_assign, update};
 use crate::stream::split::par_chunks_mut;
@@ -65,10 +66,10 @@ fn reduce_axis(
         return;
     }
     // (outer, blocks, inner)
-    let mut partial = vec![identity; outer * blocks * inner];
+    let mut partial = Scratch::filled(outer * blocks * inner, identity);
     let per_task = (BLOCK / (depth.min(axis) * inner)).max(1);
     par_chunks_mut(&mut partial, per_task * inner, |start, out| {
-        let mut wide = vec![identity; together * inner];
+        let mut wide = Scratch::filled(together * inner, identity);
         for (k, out) in out.chunks_exact_mut(inner).enumerate() {
             let (o, block) = ((start / inner + k) / blocks, (start / inner + k) % blocks);
             let rows = block * depth..axis.min((block + 1) * depth);

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use crate::rows::par_rows;
 use crate::rows::reduce::{Deviations, Reduction, Squares, Sum, at, reduce, reduction};
+use crate::scratch::Scratch;
 use crate::simd::vector::F32s;
 use crate::simd::{Body, dispatch};
 use crate::stream::split::{GRAIN, SharedMut, par_chunks_mut};
@@ -43,11 +44,11 @@ impl Moments {
 }
 
 /// The moments of each channel.
-pub fn moments(x: &[f32], sizes: [usize; 3]) -> Vec<Moments> {
+pub fn moments(x: &[f32], sizes: [usize; 3]) -> Scratch<Moments> {
     let [_, channels, length] = sizes;
     let plane = |r: Range<usize>, _| dispatch(PlaneMoments { x: &x[r] });
     let block = |r: Range<usize>, out: &mut [Moments]| dispatch(BlockMoments { x: &x[r], length, out });
-    let mut all = vec![Moments::default(); channels];
+    let mut all = Scratch::filled(channels, Moments::default());
     for piece in pieces(x.len(), sizes, plane, block).chunks_exact(channels.max(1)) {
         all.iter_mut().zip(piece).for_each(|(all, piece)| *all = all.join(*piece));
     }
@@ -67,7 +68,8 @@ pub fn batch_norm(
         let scale = weight.map_or(1.0, |w| f64::from(w[c])) / (m.variance() + eps).sqrt();
         Affine::new(m.mean, scale, 0.0, bias.map_or(0.0, |b| f64::from(b[c])))
     };
-    let channels: Vec<Affine> = moments(x, sizes).iter().enumerate().map(|(c, m)| of(c, m)).collect();
+    let moments = moments(x, sizes);
+    let channels = Scratch::each(moments.len(), |c| of(c, &moments[c]));
     affine(x, x, sizes, &channels, y);
 }
 
@@ -82,13 +84,13 @@ pub fn batch_norm_sums(x: &[f32], dy: &[f32], sizes: [usize; 3], eps: f64, sums:
     let block = |r: Range<usize>, out: &mut [[f64; 2]]| {
         dispatch(BlockSums { x: &x[r.clone()], dy: &dy[r], length, moments: &moments, out });
     };
-    let mut all = vec![[0.0; 2]; channels];
+    let mut all = Scratch::filled(channels, [0.0; 2]);
     for piece in pieces(x.len(), sizes, plane, block).chunks_exact(channels.max(1)) {
         all.iter_mut().zip(piece).for_each(|(all, p)| *all = [all[0] + p[0], all[1] + p[1]]);
     }
-    for (c, [along, sum]) in all.into_iter().enumerate() {
+    for (c, [along, sum]) in all.iter().enumerate() {
         sums[c] = (along / (moments[c].variance() + eps).sqrt()) as f32;
-        sums[channels + c] = sum as f32;
+        sums[channels + c] = *sum as f32;
     }
 }
 
@@ -111,7 +113,8 @@ pub fn batch_norm_backward(
         let [along, sum] = [c, channels + c].map(|i| f64::from(sums[i]) / n);
         Affine::new(m.mean, -by * scale * along, by, -by * sum)
     };
-    let channels: Vec<Affine> = moments(x, sizes).iter().enumerate().map(|(c, m)| of(c, m)).collect();
+    let moments = moments(x, sizes);
+    let channels = Scratch::each(moments.len(), |c| of(c, &moments[c]));
     affine(x, dy, sizes, &channels, dx);
 }
 
@@ -125,13 +128,13 @@ fn pieces<T: Copy + Default + Send>(
     [batch, channels, length]: [usize; 3],
     plane: impl Fn(Range<usize>, usize) -> T + Sync,
     block: impl Fn(Range<usize>, &mut [T]) + Sync,
-) -> Vec<T> {
+) -> Scratch<T> {
     assert_eq!(len, batch * channels * length, "batch_norm: input is not (batch, channels, length)");
     if len == 0 {
-        return Vec::new();
+        return Scratch::filled(0, T::default());
     }
     if length >= NARROW {
-        let mut out = vec![T::default(); batch * channels];
+        let mut out = Scratch::filled(batch * channels, T::default());
         par_chunks_mut(&mut out, (GRAIN / 4 / length).max(1), |start, out| {
             for (i, out) in (start..).zip(out) {
                 *out = plane(i * length..(i + 1) * length, i % channels);
@@ -141,7 +144,7 @@ fn pieces<T: Copy + Default + Send>(
     }
     let width = channels * length;
     let rows = (GRAIN / width).max(16);
-    let mut out = vec![T::default(); batch.div_ceil(rows) * channels];
+    let mut out = Scratch::filled(batch.div_ceil(rows) * channels, T::default());
     par_chunks_mut(&mut out, channels, |start, out| {
         let first = start / channels * rows;
         block(first * width..batch.min(first + rows) * width, out);
@@ -178,18 +181,18 @@ impl Body for BlockMoments<'_> {
     fn run<V: F32s>(self, _: V) {
         let width = self.out.len() * self.length;
         let n = (self.x.len() / width) as f64;
-        let (mut mean, mut squares) = (vec![0.0; width], vec![0.0; width]);
+        let [mut mean, mut squares] = [(); 2].map(|()| Scratch::filled(width, 0.0));
         for row in self.x.chunks_exact(width) {
             mean.iter_mut().zip(row).for_each(|(m, x)| *m += f64::from(*x));
         }
         mean.iter_mut().for_each(|m| *m /= n);
         for row in self.x.chunks_exact(width) {
-            for ((s, m), x) in squares.iter_mut().zip(&mean).zip(row) {
+            for ((s, m), x) in squares.iter_mut().zip(&*mean).zip(row) {
                 let apart = f64::from(*x) - m;
                 *s += apart * apart;
             }
         }
-        for (i, (mean, squares)) in mean.into_iter().zip(squares).enumerate() {
+        for (i, (&mean, &squares)) in mean.iter().zip(&*squares).enumerate() {
             let out = &mut self.out[i / self.length];
             *out = out.join(Moments { n, mean, squares });
         }
@@ -236,16 +239,16 @@ impl Body for BlockSums<'_> {
     #[inline(always)]
     fn run<V: F32s>(self, _: V) {
         let width = self.out.len() * self.length;
-        let mean: Vec<f64> = (0..width).map(|i| self.moments[i / self.length].mean).collect();
-        let (mut along, mut sum) = (vec![0.0; width], vec![0.0; width]);
+        let mean = Scratch::each(width, |i| self.moments[i / self.length].mean);
+        let [mut along, mut sum] = [(); 2].map(|()| Scratch::filled(width, 0.0));
         for (x, dy) in self.x.chunks_exact(width).zip(self.dy.chunks_exact(width)) {
-            let sums = along.iter_mut().zip(&mut sum).zip(&mean);
+            let sums = along.iter_mut().zip(&mut *sum).zip(&*mean);
             for (((a, s), m), (x, dy)) in sums.zip(x.iter().zip(dy)) {
                 *a += f64::from(*dy) * (f64::from(*x) - m);
                 *s += f64::from(*dy);
             }
         }
-        for (i, (a, s)) in along.into_iter().zip(sum).enumerate() {
+        for (i, (a, s)) in along.iter().zip(&*sum).enumerate() {
             let out = &mut self.out[i / self.length];
             *out = [out[0] + a, out[1] + s];
         }
@@ -279,10 +282,7 @@ fn affine(x: &[f32], other: &[f32], sizes: [usize; 3], channels: &[Affine], out:
     let (rows, cols) =
         if narrow { (batch, channels.len() * length) } else { (batch * channels.len(), length) };
     // One map per element of a narrow row.
-    let wide: Vec<Affine> = match narrow {
-        true => (0..cols).map(|i| channels[i / length]).collect(),
-        false => Vec::new(),
-    };
+    let wide = Scratch::each(if narrow { cols } else { 0 }, |i| channels[i / length]);
     par_rows(rows, cols, |r| {
         // SAFETY: `par_rows` gives every row to exactly one call.
         let out = unsafe { out.range(r.start * cols..r.end * cols) };

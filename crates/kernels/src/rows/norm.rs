@@ -4,6 +4,7 @@
 
 use crate::rows::par_rows;
 use crate::rows::reduce::{Deviations, Squares, Sum, at, reduce};
+use crate::scratch::Scratch;
 use crate::simd::vector::F32s;
 use crate::simd::{Body, dispatch};
 use crate::stream::split::SharedMut;
@@ -66,8 +67,10 @@ fn forward(
     assert!(stats.iter().flatten().all(|s| s.len() == rows), "norm: mean or rstd is not (rows)");
     // An absent weight as ones: a product with 1 is exact, and one loop serves all cases.
     let [weight, bias] = affine;
-    let (ones, zeros) = (absent(weight, &ONES, 1.0, cols), absent(bias, &ZEROS, 0.0, cols));
-    let (weight, bias) = (weight.unwrap_or(&ones), bias.unwrap_or(&zeros));
+    let [ones, zeros] = [(weight, 1.0), (bias, 0.0)]
+        .map(|(given, value)| (given.is_none() && cols > USUAL).then(|| Scratch::filled(cols, value)));
+    let weight = weight.or(ones.as_deref()).unwrap_or_else(|| &ONES[..cols]);
+    let bias = bias.or(zeros.as_deref()).unwrap_or_else(|| &ZEROS[..cols]);
     let y = SharedMut::new(y);
     let [mean, rstd] = stats.map(|s| s.map(SharedMut::new));
     par_rows(rows, cols, |r| {
@@ -81,22 +84,10 @@ fn forward(
     });
 }
 
-static ONES: [f32; 4096] = [1.0; 4096];
-static ZEROS: [f32; 4096] = [0.0; 4096];
-
-/// What stands for an absent vector; rows of usual widths cost no allocation.
-fn absent(
-    given: Option<&[f32]>,
-    known: &'static [f32],
-    value: f32,
-    cols: usize,
-) -> std::borrow::Cow<'static, [f32]> {
-    match known.get(..cols) {
-        _ if given.is_some() => (&[]).into(),
-        Some(known) => known.into(),
-        None => vec![value; cols].into(),
-    }
-}
+/// Rows up to this width find what stands for an absent vector ready.
+const USUAL: usize = 4096;
+static ONES: [f32; USUAL] = [1.0; USUAL];
+static ZEROS: [f32; USUAL] = [0.0; USUAL];
 
 struct Forward<'a> {
     norm: Norm,

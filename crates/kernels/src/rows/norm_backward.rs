@@ -6,6 +6,7 @@
 
 use crate::rows::norm::{Norm, rows_of};
 use crate::rows::reduce::{Reduction, at, reduce, reduction};
+use crate::scratch::Scratch;
 use crate::simd::vector::F32s;
 use crate::simd::{Body, dispatch};
 use crate::stream::arithmetic::add_assign;
@@ -44,7 +45,7 @@ pub fn rms_norm_backward(
     rstd: &[f32],
     grads: NormGrads<'_>,
 ) {
-    let mean = vec![0.0; rstd.len()];
+    let mean = Scratch::filled(rstd.len(), 0.0);
     backward(Norm::Rms, x, dy, cols, weight, &mean, rstd, grads);
 }
 
@@ -68,13 +69,13 @@ fn backward(
         columns.iter().flatten().all(|c| c.len() == cols),
         "norm_backward: a column vector is not (cols)"
     );
-    let ones = vec![1.0; cols];
-    let weight = weight.unwrap_or(&ones);
+    let ones = weight.is_none().then(|| Scratch::filled(cols, 1.0));
+    let weight = weight.or(ones.as_deref()).expect("ones stand for an absent weight");
 
     // At most 64 blocks, so that their sums stay small beside the matrix.
     let grain = rows.div_ceil(64).max(16);
     // (blocks, 2, cols): d_weight and d_bias of each block.
-    let mut partial = vec![0.0; rows.div_ceil(grain) * 2 * cols];
+    let mut partial = Scratch::filled(rows.div_ceil(grain) * 2 * cols, 0.0);
     let (dx, shared) = (SharedMut::new(dx), SharedMut::new(&mut partial));
     par_chunks(rows, grain, |r| {
         let block = r.start / grain;

@@ -7,6 +7,7 @@
 //! by hand lost). A row longer than [`LONG`] is cut there, the pieces run on all threads and are folded in pairs.
 
 use crate::rows::par_rows;
+use crate::scratch::Scratch;
 use crate::simd::scalar::Lane;
 use crate::simd::vector::{F32s, GROUP};
 use crate::simd::{Body, dispatch};
@@ -238,7 +239,7 @@ where
         return;
     }
     let pieces = cols.div_ceil(LONG);
-    let mut partial = vec![0.0; rows * pieces];
+    let mut partial = Scratch::filled(rows * pieces, 0.0);
     par_chunks_mut(&mut partial, 1, |i, out| {
         let (row, piece) = (i / pieces, i % pieces);
         let row = &x[row * cols..(row + 1) * cols];

@@ -147,11 +147,13 @@ impl MultiHeadAttention {
     #[track_caller]
     fn weigh(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: AttentionMask<'_>) -> Tensor {
         let (queries, keys) = (q.size(2), k.size(2));
-        let only_causal = mask.causal && mask.padding.is_none() && mask.scores.is_none() && queries == keys;
-        let joined = if only_causal { None } else { joined(mask, queries, keys, q.dtype()) };
+        // Among as many keys as queries the op itself looks back only, without a mask in memory.
+        let is_causal = mask.causal && queries == keys;
+        let joined =
+            joined(AttentionMask { causal: mask.causal && !is_causal, ..mask }, queries, keys, q.dtype());
         let options = AttentionOptions {
             mask: joined.as_ref(),
-            is_causal: only_causal,
+            is_causal,
             scale: None,
             enable_gqa: self.shared() != self.config.heads,
         };

@@ -30,6 +30,6 @@ pub use pool::{
     AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d, AvgPool, AvgPool1d, AvgPool2d, AvgPool3d,
     MaxPool, MaxPool1d, MaxPool2d, MaxPool3d,
 };
-pub use recurrent::{Cell, Gru, Lstm, RecurrentOptions, Rnn, RnnActivation};
+pub use recurrent::{Cell, Gru, Lstm, RecurrentOptions, Rnn};
 pub use rotary::Rotary;
 pub use transformer::{Mlp, NormOrder, TransformerBlock, TransformerConfig};

@@ -1,7 +1,7 @@
 //! Recurrent layers, stacked and in both directions.
 
 use thalweg_derive::Module;
-use thalweg_tensor::{CellWeights, Param, Rng, Tensor};
+use thalweg_tensor::{CellWeights, Param, Rng, RnnActivation, Tensor};
 
 use super::dropout::Dropout;
 use crate::init;
@@ -140,16 +140,6 @@ fn borrowed(values: &[Option<Tensor>; 4]) -> CellWeights<'_> {
     }
 }
 
-/// What a plain [`Rnn`] does with its sums.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RnnActivation {
-    /// tanh.
-    #[default]
-    Tanh,
-    /// ReLU.
-    Relu,
-}
-
 /// A plain recurrent network: h ← tanh(W x + U h).
 #[derive(Debug, Module)]
 pub struct Rnn {
@@ -229,12 +219,8 @@ impl Rnn {
     /// zeros unless a state is given.
     #[track_caller]
     pub fn run(&self, x: &Tensor, state: Option<&Tensor>) -> (Tensor, Tensor) {
-        let activation = match self.activation {
-            RnnActivation::Tanh => Tensor::tanh,
-            RnnActivation::Relu => Tensor::relu,
-        };
         let layer = |x: &Tensor, h: &[Tensor], w: &[CellWeights<'_>]| {
-            let (y, h) = x.rnn(&h[0], w, self.stack.options.bidirectional, activation);
+            let (y, h) = x.rnn(&h[0], w, self.stack.options.bidirectional, self.activation);
             (y, vec![h])
         };
         let frame = Frame::open();

@@ -15,7 +15,7 @@ pub struct AttentionOptions<'a> {
     /// Which keys each query may look at (`true`), or what is added to the scores; broadcasts to
     /// (…, queries, keys).
     pub mask: Option<&'a Tensor>,
-    /// Whether query i looks only at keys 0 ..= i.
+    /// Whether query i looks only at keys 0 ..= i. With a mask, both must let it look.
     pub is_causal: bool,
     /// The factor of the scores; 1 / √width if `None`.
     pub scale: Option<f64>,
@@ -45,6 +45,10 @@ pub struct AttentionWeights<'a> {
 impl Tensor {
     /// softmax(q kᵀ · scale + mask) v. self: (…, queries, width), key: (…, keys, width), value:
     /// (…, keys, out) → (…, queries, out). A query that may look at nothing gets zeros.
+    ///
+    /// In f32 and narrower, with a mask of `bool` or of the dtype of the query, memory is linear in the numbers of
+    /// queries and keys, the gradients' as well. Only the gradient of the mask, where it is wanted, takes memory for
+    /// all scores.
     ///
     /// ```
     /// use thalweg_core::DType;
@@ -134,14 +138,17 @@ impl Tensor {
     }
 }
 
-/// The result by an op of its own, for the calls that it covers: no mask, in f32 or narrower.
+/// The result by an op of its own, for the calls that it covers: in f32 or narrower, and a mask that is not wider.
 #[track_caller]
 fn fused(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions<'_>) -> Option<Tensor> {
     let narrow = matches!(q.dtype(), DType::F32 | DType::F16 | DType::BF16);
-    if !narrow || options.mask.is_some() || [k, v].iter().any(|x| x.dtype() != q.dtype() || x.rank() < 2) {
+    if !narrow || [k, v].iter().any(|x| x.dtype() != q.dtype() || x.rank() < 2) {
         return None;
     }
     if q.rank() < 2 || q.size(-1) != k.size(-1) || k.size(-2) != v.size(-2) {
+        return None;
+    }
+    if options.mask.is_some_and(|mask| mask.dtype() != DType::Bool && mask.dtype() != q.dtype()) {
         return None;
     }
     let (k, v) = match options.enable_gqa {
@@ -149,13 +156,28 @@ fn fused(q: &Tensor, k: &Tensor, v: &Tensor, options: &AttentionOptions<'_>) -> 
         false => (k.clone(), v.clone()),
     };
     let lead = |x: &Tensor| Shape::from(&x.shape()[..x.rank() - 2]);
-    let shape = or_fail(lead(q).broadcast(&lead(&k)).and_then(|s| s.broadcast(&lead(&v))).in_op(OP));
+    let mut shape = or_fail(lead(q).broadcast(&lead(&k)).and_then(|s| s.broadcast(&lead(&v))).in_op(OP));
+    let mut spread_mask = None;
+    if let Some(mask) = options.mask {
+        let scores: Shape = shape.iter().copied().chain([q.size(-2), k.size(-2)]).collect();
+        let all = or_fail(scores.broadcast(mask.shape()).in_op(OP));
+        // A mask that spreads the queries or keys themselves is none of this op's.
+        if all[all.rank() - 2..] != scores[scores.rank() - 2..] {
+            return None;
+        }
+        let ones = vec![1; all.rank() - mask.rank()];
+        let full: Shape = ones.into_iter().chain(mask.shape().iter().copied()).collect();
+        spread_mask = Some(mask.reshape(full));
+        shape = Shape::from(&all[..all.rank() - 2]);
+    }
     let spread = |x: &Tensor| {
         let full: Shape = shape.iter().chain(&x.shape()[x.rank() - 2..]).copied().collect();
         x.broadcast_to(full)
     };
     let scale = Number(options.scale.unwrap_or(1.0 / (q.size(-1) as f64).sqrt()));
-    Some(run(Attention { scale, causal: options.is_causal }, &[&spread(q), &spread(&k), &spread(&v)]))
+    let operands: Vec<Tensor> = [spread(q), spread(&k), spread(&v)].into_iter().chain(spread_mask).collect();
+    let op = Attention { scale, causal: options.is_causal };
+    Some(run(op, &operands.iter().collect::<Vec<_>>()))
 }
 
 /// The result and the attention of each query to each key.
@@ -188,39 +210,22 @@ fn weigh(q: &Tensor, k: &Tensor, options: &AttentionOptions<'_>) -> Tensor {
     let k = if options.enable_gqa { shared_heads(OP, q, k) } else { k.clone() };
     let scale = options.scale.unwrap_or(1.0 / (q.size(-1) as f64).sqrt());
     let mut scores = (q * scale).matmul(&k.t());
-    let allowed = allowed(OP, q, &k, options);
-    let mut sees_some = None;
-    if let Some(allowed) = &allowed {
-        // A row of only −∞ would be NaN and its gradient too: such a row looks everywhere, and its
-        // result is dropped.
-        let some = allowed.to_dtype(DType::U8).amax_keepdim(-1).gt(0);
-        scores = allowed.logical_or(&some.logical_not()).where_(&scores, f64::NEG_INFINITY);
-        sees_some = Some(some);
+    if options.is_causal {
+        let (rows, cols) = (Tensor::arange(q.size(-2)).unsqueeze(1), Tensor::arange(k.size(-2)));
+        scores = cols.le(&rows).where_(&scores, f64::NEG_INFINITY);
     }
-    if let Some(mask) = options.mask.filter(|m| m.dtype() != DType::Bool) {
-        scores = scores + mask;
+    match options.mask {
+        Some(seen) if seen.dtype() == DType::Bool => scores = seen.where_(&scores, f64::NEG_INFINITY),
+        Some(added) => scores = scores + added,
+        None => {}
     }
-    let attention = scores.softmax(-1);
-    // Each query of a causal mask sees itself at least.
-    match sees_some.filter(|_| !options.is_causal) {
-        Some(some) => some.where_(&attention, 0.0),
-        None => attention,
+    // Each query of a causal mask sees the first key at least.
+    if options.mask.is_none() || k.size(-2) == 0 {
+        return scores.softmax(-1);
     }
-}
-
-/// Where queries may look, if anything says so.
-#[track_caller]
-fn allowed(op: &'static str, q: &Tensor, k: &Tensor, options: &AttentionOptions<'_>) -> Option<Tensor> {
-    let by_mask = options.mask.filter(|m| m.dtype() == DType::Bool).cloned();
-    if !options.is_causal {
-        return by_mask;
-    }
-    if options.mask.is_some() {
-        let reason = "give either a mask or `is_causal`, not both";
-        fail(OpError::Value { op, reason });
-    }
-    let (rows, cols) = (Tensor::arange(q.size(-2)).unsqueeze(1), Tensor::arange(k.size(-2)));
-    Some(cols.le(&rows))
+    // A row of only −∞ would be NaN and its gradient too: such a row looks everywhere, and its result is dropped.
+    let sees_some = scores.amax_keepdim(-1).ne(f64::NEG_INFINITY);
+    sees_some.where_(&sees_some.where_(&scores, 0.0).softmax(-1), 0.0)
 }
 
 /// Heads of keys or values (third to last axis) repeated until there are as many as of queries.

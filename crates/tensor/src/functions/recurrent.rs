@@ -3,10 +3,11 @@
 //! Gates lie one after the other in the rows of the weights, in PyTorch's order.
 
 use thalweg_core::DType;
+use thalweg_kernels::recurrent::Activation;
 
 use crate::apply::run;
 use crate::error::{OpError, fail};
-use crate::ops::LstmSequence;
+use crate::ops::{GruSequence, LstmSequence, RnnSequence};
 use crate::tensor::Tensor;
 
 /// The weights of one recurrent cell: `gates` is 4 for LSTM, 3 for GRU, 1 for a plain RNN.
@@ -22,7 +23,41 @@ pub struct CellWeights<'a> {
     pub hidden_bias: Option<&'a Tensor>,
 }
 
+/// What a plain recurrent network does with its sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
+pub enum RnnActivation {
+    /// tanh.
+    #[default]
+    Tanh,
+    /// ReLU.
+    Relu,
+}
+
+impl RnnActivation {
+    pub(crate) fn apply(self, x: &Tensor) -> Tensor {
+        match self {
+            RnnActivation::Tanh => x.tanh(),
+            RnnActivation::Relu => x.relu(),
+        }
+    }
+
+    pub(crate) fn kernel(self) -> Activation {
+        match self {
+            RnnActivation::Tanh => Activation::Tanh,
+            RnnActivation::Relu => Activation::Relu,
+        }
+    }
+}
+
 impl CellWeights<'_> {
+    /// Both biases, where one addition serves for both.
+    fn bias(&self) -> Option<Tensor> {
+        match (self.input_bias, self.hidden_bias) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b).cloned(),
+        }
+    }
+
     /// The part of all gates that comes from the input, for any number of time steps at once.
     #[track_caller]
     fn input_part(&self, x: &Tensor) -> Tensor {
@@ -128,52 +163,82 @@ impl Tensor {
     pub fn gru(&self, h: &Tensor, weights: &[CellWeights<'_>], bidirectional: bool) -> (Tensor, Tensor) {
         check_network("gru", self, h, weights.len(), bidirectional);
         network(self, weights, bidirectional, |x, k, w| {
-            let mut h = h.select(0, k);
+            let h = h.select(0, k);
             w.check("gru", x, &h, 3);
-            let from_input = w.input_part(x);
-            let mut step = |t: usize| {
-                h = gru_step(&from_input.select(0, t as isize), &w.hidden_part(&h), &h);
-                h.clone()
-            };
-            in_time(x.size(0), bidirectional && k % 2 == 1, &mut step)
+            gru_layer(x, &h, w, bidirectional && k % 2 == 1)
         })
     }
 
-    /// A plain RNN over time, activation(w x + u h) with `Tensor::tanh` or `Tensor::relu`; shapes as in
-    /// [`Tensor::lstm`].
+    /// A plain RNN over time, activation(w x + u h); shapes as in [`Tensor::lstm`].
     #[track_caller]
     pub fn rnn(
         &self,
         h: &Tensor,
         weights: &[CellWeights<'_>],
         bidirectional: bool,
-        activation: fn(&Tensor) -> Tensor,
+        activation: RnnActivation,
     ) -> (Tensor, Tensor) {
         check_network("rnn", self, h, weights.len(), bidirectional);
         network(self, weights, bidirectional, |x, k, w| {
-            let mut h = h.select(0, k);
+            let h = h.select(0, k);
             w.check("rnn", x, &h, 1);
-            let from_input = w.input_part(x);
-            let mut step = |t: usize| {
-                h = activation(&(from_input.select(0, t as isize) + w.hidden_part(&h)));
-                h.clone()
-            };
-            in_time(x.size(0), bidirectional && k % 2 == 1, &mut step)
+            rnn_layer(x, &h, w, bidirectional && k % 2 == 1, activation)
         })
     }
+}
+
+/// Whether one op runs a layer over time: it is written for f32.
+fn in_one(operands: &[&Tensor]) -> bool {
+    operands.iter().all(|x| x.dtype() == DType::F32)
+}
+
+/// One direction of one layer: the state at each time, (time, batch, hidden).
+#[track_caller]
+fn gru_layer(x: &Tensor, h: &Tensor, w: &CellWeights<'_>, reverse: bool) -> Tensor {
+    let from_input = w.input_part(x);
+    let no_bias = || Tensor::zeros([w.hidden.size(0)], h.dtype());
+    let bias = w.hidden_bias.cloned().unwrap_or_else(no_bias);
+    let operands = [&from_input, w.hidden, &bias, h];
+    if in_one(&operands) {
+        return gate(&run(GruSequence { reverse }, &operands), 4, h.size(1));
+    }
+    let mut h = h.clone();
+    let mut step = |t: usize| {
+        h = gru_step(&from_input.select(0, t as isize), &w.hidden_part(&h), &h);
+        h.clone()
+    };
+    in_time(x.size(0), reverse, &mut step)
+}
+
+/// As [`gru_layer`].
+#[track_caller]
+fn rnn_layer(
+    x: &Tensor,
+    h: &Tensor,
+    w: &CellWeights<'_>,
+    reverse: bool,
+    activation: RnnActivation,
+) -> Tensor {
+    let from_input = x.linear(w.input, w.bias().as_ref());
+    let operands = [&from_input, w.hidden, h];
+    if in_one(&operands) {
+        return run(RnnSequence { reverse, activation }, &operands);
+    }
+    let mut h = h.clone();
+    let mut step = |t: usize| {
+        h = activation.apply(&(from_input.select(0, t as isize) + h.linear(w.hidden, None)));
+        h.clone()
+    };
+    in_time(x.size(0), reverse, &mut step)
 }
 
 /// One direction of one layer: the state at each time, (time, batch, hidden), and the last cell.
 #[track_caller]
 fn lstm_layer(x: &Tensor, h: &Tensor, c: &Tensor, w: &CellWeights<'_>, reverse: bool) -> (Tensor, Tensor) {
     let (steps, hidden) = (x.size(0), h.size(1));
-    let bias = match (w.input_bias, w.hidden_bias) {
-        (Some(a), Some(b)) => Some(a + b),
-        (a, b) => a.or(b).cloned(),
-    };
-    let from_input = x.linear(w.input, bias.as_ref());
+    let from_input = x.linear(w.input, w.bias().as_ref());
     let operands = [&from_input, w.hidden, h, c];
-    if operands.iter().all(|x| x.dtype() == DType::F32) {
+    if in_one(&operands) {
         let all = run(LstmSequence { reverse }, &operands);
         let last = if reverse { 0 } else { -1 };
         return (gate(&all, 5, hidden), gate(&all.select(0, last), 4, hidden));

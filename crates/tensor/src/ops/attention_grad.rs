@@ -8,14 +8,16 @@ use thalweg_kernels::attention::{Gradients, attention_backward};
 use crate::error::OpError;
 use crate::functions::attention::attend;
 use crate::meta::{Meta, arity, require_same_dtype};
-use crate::ops::attention::{Attention, Operand, Reference, Sizes, products, samples};
+use crate::ops::attention::{
+    Attention, MaskOperand, Operand, Reference, Sizes, check_mask, products, samples,
+};
 use crate::ops::primitive::{Cost, Grad, Keep, Number, Primitive, Vjp};
 use crate::ops::rowwise::{narrow_into, widened};
 use crate::ops::sample::Sample;
 use crate::ops::single;
 use crate::tensor::Tensor;
 
-/// q, k, v and dy as in [`Attention`] → (elements of q, k and v together).
+/// q, k, v, dy and, after these, perhaps a mask, as in [`Attention`] → (elements of q, k and v together).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct AttentionGrad {
     /// The factor of the scores.
@@ -34,7 +36,9 @@ impl Primitive for AttentionGrad {
     const NAME: &'static str = "attention_grad";
 
     fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
+        let (x, mask) = x.split_at(x.len().min(4));
         let [q, k, v, dy] = arity(Self::NAME, x)?;
+        check_mask(Self::NAME, q, k, mask)?;
         let Sizes { out, .. } = Sizes::of(Self::NAME, q, k, v)?;
         require_same_dtype(Self::NAME, q, dy)?;
         if dy.shape != q.shape.with(q.shape.rank() - 1, out) {
@@ -58,7 +62,7 @@ impl Primitive for AttentionGrad {
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-        let reference = Reference::new(self.forward(), x);
+        let reference = Reference::new(self.forward(), x, x.get(4));
         let Sizes { queries, keys, width, out } = reference.sizes;
         let dy = widened(x[3]);
         let mut values = vec![0.0; y.shape().numel()];
@@ -87,14 +91,20 @@ impl Primitive for AttentionGrad {
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         let (n_q, n_k) = (x[0].shape().numel(), x[1].shape().numel());
+        let (x, mask) = x.split_at(4);
+        let masked = mask.first().map(|m| MaskOperand::new(*m, x[0].shape()));
         let Some(x) = x.iter().map(|x| Operand::new(*x)).collect::<Option<SmallVec<[_; 4]>>>() else {
             return false;
         };
+        if matches!(masked, Some(None)) {
+            return false;
+        }
+        let mask = masked.flatten();
         let [q, k, v, dy] = [0, 1, 2, 3].map(|i| x[i].heads());
         single::result(y, |y| {
             let (dq, rest) = y.split_at_mut(n_q);
             let (dk, dv) = rest.split_at_mut(n_k);
-            attention_backward(q, k, v, dy, self.forward().scores(), Gradients { dq, dk, dv });
+            attention_backward(q, k, v, dy, self.forward().scores(&mask), Gradients { dq, dk, dv });
         })
     }
 
@@ -107,8 +117,8 @@ impl Primitive for AttentionGrad {
     }
 
     fn samples() -> Vec<Sample> {
-        samples(|op, q, k, v, dy| {
-            Sample::new(AttentionGrad { scale: op.scale, causal: op.causal }, [q, k, v, dy])
+        samples(|op, x, mask| {
+            Sample::new(AttentionGrad { scale: op.scale, causal: op.causal }, x.into_iter().chain(mask))
         })
     }
 }
@@ -116,10 +126,18 @@ impl Primitive for AttentionGrad {
 impl AttentionGrad {
     fn by_primitives(&self, x: &[Tensor]) -> Tensor {
         let [q, k, v, dy] = [&x[0], &x[1], &x[2], &x[3]];
-        let p = attend(q, k, v, &self.forward().options()).1;
-        let dp = dy.matmul(&v.t());
-        let ds = &p * (&dp - (&p * &dp).sum_keepdim(-1)) * self.scale.0;
+        let (p, ds) = self.of_scores([q, k, v], dy, x.get(4));
+        let ds = ds * self.scale.0;
         let grads = [ds.matmul(k), ds.t().matmul(q), p.t().matmul(dy)];
         Tensor::concat(&grads.map(|d| d.flatten(0, -1)), 0)
+    }
+
+    /// The weights, and the gradient of the scores after scale and mask: (…, queries, keys) each.
+    pub(crate) fn of_scores(&self, x: [&Tensor; 3], dy: &Tensor, mask: Option<&Tensor>) -> (Tensor, Tensor) {
+        let [q, k, v] = x;
+        let p = attend(q, k, v, &self.forward().options(mask)).1;
+        let dp = dy.matmul(&v.t());
+        let ds = &p * (&dp - (&p * &dp).sum_keepdim(-1));
+        (p, ds)
     }
 }

@@ -57,7 +57,7 @@ impl Primitive for BatchMoments {
         let Some(x) = single::operands(x) else { return false };
         single::result(y, |y| {
             let (mean, variance) = y.split_at_mut(sizes[1]);
-            for ((mean, variance), m) in mean.iter_mut().zip(variance).zip(batch::moments(&x[0], sizes)) {
+            for ((mean, variance), m) in mean.iter_mut().zip(variance).zip(&*batch::moments(&x[0], sizes)) {
                 (*mean, *variance) = (m.mean as f32, m.variance() as f32);
             }
         })

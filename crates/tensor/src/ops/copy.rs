@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use thalweg_core::runs::for_each_run;
 use thalweg_core::{Buffer, Element, Layout, View, ViewMut, with_dtype};
+use thalweg_kernels::scratch::Scratch;
 use thalweg_kernels::stream::split::par_chunks_mut;
 use thalweg_kernels::stream::transpose::{TILE, transpose};
 
@@ -76,8 +77,8 @@ fn strided<T: Element + Default>(memory: &[T], first: isize, axes: &[(usize, isi
             let inner = &axes[1..axes.len() - 1];
             let step: usize = inner.iter().map(|&(n, _)| n).product::<usize>() * columns;
             let starts = offsets(inner);
-            let mut block = vec![T::default(); n * columns];
-            for (k, start) in starts.into_iter().enumerate() {
+            let mut block = Scratch::filled(n * columns, T::default());
+            for (k, &start) in starts.iter().enumerate() {
                 transpose(&memory[(first + start) as usize..], s as usize, columns, &mut block);
                 for (y, block) in y.chunks_exact_mut(step).zip(block.chunks_exact(columns)) {
                     y[k * columns..][..columns].copy_from_slice(block);
@@ -94,9 +95,11 @@ fn strided<T: Element + Default>(memory: &[T], first: isize, axes: &[(usize, isi
 }
 
 /// Where each index of some axes lies, in row-major order.
-fn offsets(axes: &[(usize, isize)]) -> Vec<isize> {
-    axes.iter().fold(vec![0], |starts, &(n, s)| {
-        starts.iter().flat_map(|&start| (0..n as isize).map(move |i| start + i * s)).collect()
+fn offsets(axes: &[(usize, isize)]) -> Scratch<isize> {
+    Scratch::each(axes.iter().map(|(n, _)| n).product(), |i| {
+        let axis =
+            |(rest, at): (usize, isize), &(n, s): &(usize, isize)| (rest / n, at + (rest % n) as isize * s);
+        axes.iter().rev().fold((i, 0), axis).1
     })
 }
 

@@ -6,6 +6,7 @@
 use half::{bf16, f16};
 use smallvec::SmallVec;
 use thalweg_core::{Buffer, DType, Element, Layout, View, ViewMut, with_dtype};
+use thalweg_kernels::scratch::Scratch;
 use thalweg_kernels::stream::convert::{cast, f16_to_f32};
 use thalweg_kernels::stream::split::par_chunks_mut;
 
@@ -238,10 +239,10 @@ impl<'a> Singles<'a> {
             y.dense().copy_from_slice(self.slice());
             return finish(y.dense());
         }
-        let mut values = self.slice().to_vec();
+        let mut values = Scratch::each(self.slice().len(), |i| self.slice()[i]);
         finish(&mut values);
         with_dtype!(y.dtype(), T => {
-            y.dense::<T>().iter_mut().zip(&values).for_each(|(y, &v)| *y = T::from_f64(f64::from(v)));
+            y.dense::<T>().iter_mut().zip(&*values).for_each(|(y, &v)| *y = T::from_f64(f64::from(v)));
         });
     }
 }

@@ -4,6 +4,7 @@
 use thalweg_core::{View, ViewMut};
 use thalweg_kernels::rows::norm_backward::{NormGrads, layer_norm_backward};
 use thalweg_kernels::rows::reduce::mean_and_variance;
+use thalweg_kernels::scratch::Scratch;
 
 use crate::apply::run;
 use crate::error::OpError;
@@ -67,7 +68,7 @@ impl Primitive for LayerNormGrad {
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         fast_rows(x, y, |x, cols, dx| {
             let n_rows = x[0].len() / cols;
-            let (mut mean, mut rstd) = (vec![0.0; n_rows], vec![0.0; n_rows]);
+            let [mut mean, mut rstd] = [(); 2].map(|()| Scratch::filled(n_rows, 0.0));
             mean_and_variance(&x[0], cols, &mut mean, &mut rstd);
             rstd.iter_mut().for_each(|v| *v = (1.0 / (f64::from(*v) + self.eps.0).sqrt()) as f32);
             let grads = NormGrads { dx, d_weight: None, d_bias: None };

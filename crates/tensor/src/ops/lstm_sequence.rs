@@ -3,7 +3,7 @@
 
 use thalweg_core::{View, ViewMut};
 use thalweg_kernels::gemm::MatRef;
-use thalweg_kernels::recurrent::{self, Lstm};
+use thalweg_kernels::recurrent::{self, Sequence};
 
 use crate::apply::run;
 use crate::error::OpError;
@@ -13,6 +13,7 @@ use crate::ops::LstmSequenceGrad;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::rowwise::{narrow_into, widened};
 use crate::ops::sample::{Draw, Sample};
+use crate::ops::sequence::{in_time, of_weights, walk};
 use crate::ops::single;
 use crate::tensor::Tensor;
 
@@ -51,7 +52,6 @@ impl Primitive for LstmSequence {
         Keep::input(1).and(Keep::input(2)).and(Keep::input(3)).and(Keep::OUTPUT)
     }
 
-    /// dU = Σ dxᵀ h over all steps, h the state before each, is one product over all steps but the first.
     fn grad(&self, g: &Vjp<'_>) -> Grad {
         let (y, u, h0, c0) = (g.y(), g.x(1), g.x(2), g.x(3));
         let (steps, batch, hidden) = (y.size(0), y.size(1), u.size(1));
@@ -59,29 +59,16 @@ impl Primitive for LstmSequence {
         let state = batch * hidden;
         let pieces = joined.split_sizes(&[steps * 4 * state, state, state], 0);
         let dx = pieces[0].reshape([steps, batch, 4 * hidden]);
-        let du = || {
-            if steps == 0 {
-                return u.zeros_like();
-            }
-            let (first, later, earlier) = match self.reverse {
-                false => (0, dx.narrow(0, 1, steps - 1), y.narrow(0, 0, steps - 1)),
-                true => (-1, dx.narrow(0, 0, steps - 1), y.narrow(0, 1, steps - 1)),
-            };
-            let rows = (steps - 1) * batch;
-            let before = gate(&earlier, 5, hidden).reshape([rows, hidden]);
-            later.reshape([rows, 4 * hidden]).t().matmul(&before) + dx.select(0, first).t().matmul(h0)
-        };
-        let du = g.want(1, du);
+        let du = g.want(1, || of_weights(&dx, &y, h0, 5, self.reverse));
         let [dh0, dc0] = [1, 2].map(|i| Some(pieces[i].reshape([batch, hidden])));
         Grad::Inputs(smallvec::smallvec![Some(dx), du, dh0, dc0])
     }
 
     fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-        let Lstm { steps, batch, hidden: n, .. } = self.net(x[0], x[1]);
+        let Sequence { steps, batch, hidden: n, .. } = self.net(x[0], x[1]);
         let ([x, u], [mut h, mut c]) = ([widened(x[0]), widened(x[1])], [widened(x[2]), widened(x[3])]);
         let mut values = vec![0.0; y.shape().numel()];
-        for place in 0..steps {
-            let t = if self.reverse { steps - 1 - place } else { place };
+        for t in walk(steps, self.reverse) {
             let before = h.clone();
             for (b, j) in (0..batch).flat_map(|b| (0..n).map(move |j| (b, j))) {
                 let sum = |k: usize| {
@@ -120,18 +107,14 @@ impl Primitive for LstmSequence {
         }
         let (mut h, mut c) = (x[2].clone(), x[3].clone());
         let mut rows = vec![];
-        for place in 0..steps {
-            let t = if self.reverse { steps - 1 - place } else { place };
+        for t in walk(steps, self.reverse) {
             let sums = x[0].select(0, t as isize) + h.matmul(&x[1].t());
             let [i, f, g, o] = [0, 1, 2, 3].map(|k| gate(&sums, k, hidden));
             let gates = [i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()];
             (h, c) = lstm_step(&sums, &c);
             rows.push(Tensor::concat(&[&gates[..], &[c.clone(), h.clone()]].concat(), -1));
         }
-        if self.reverse {
-            rows.reverse();
-        }
-        Some(Tensor::stack(&rows, 0))
+        Some(in_time(rows, self.reverse))
     }
 
     fn samples() -> Vec<Sample> {
@@ -151,8 +134,8 @@ impl Primitive for LstmSequence {
 }
 
 impl LstmSequence {
-    pub(crate) fn net(&self, x: View<'_>, u: View<'_>) -> Lstm {
+    pub(crate) fn net(&self, x: View<'_>, u: View<'_>) -> Sequence {
         let (steps, batch, hidden) = (x.shape()[0], x.shape()[1], u.shape()[1]);
-        Lstm { steps, batch, hidden, reverse: self.reverse }
+        Sequence { steps, batch, hidden, reverse: self.reverse }
     }
 }

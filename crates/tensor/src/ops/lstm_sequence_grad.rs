@@ -3,7 +3,7 @@
 
 use thalweg_core::{View, ViewMut};
 use thalweg_kernels::gemm::MatRef;
-use thalweg_kernels::recurrent::{Lstm, lstm_backward};
+use thalweg_kernels::recurrent::{Sequence, lstm_backward};
 
 use crate::error::OpError;
 use crate::functions::recurrent::gate;
@@ -12,6 +12,7 @@ use crate::ops::LstmSequence;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::rowwise::{narrow_into, widened};
 use crate::ops::sample::{Draw, Sample};
+use crate::ops::sequence::joined;
 use crate::ops::single;
 use crate::tensor::Tensor;
 
@@ -56,7 +57,7 @@ impl Primitive for LstmSequenceGrad {
     }
 
     fn eval(&self, x: &[View<'_>], to: &mut ViewMut<'_>) -> Result<(), OpError> {
-        let Lstm { steps, batch, hidden: n, .. } = self.net(x[0], x[1]);
+        let Sequence { steps, batch, hidden: n, .. } = self.net(x[0], x[1]);
         let [y, u, c0, dy] = [0, 1, 2, 3].map(|i| widened(x[i]));
         let mut values = vec![0.0; to.shape().numel()];
         let (dx, rest) = values.split_at_mut(steps * batch * 4 * n);
@@ -130,7 +131,7 @@ impl Primitive for LstmSequenceGrad {
 }
 
 impl LstmSequenceGrad {
-    fn net(&self, y: View<'_>, u: View<'_>) -> Lstm {
+    fn net(&self, y: View<'_>, u: View<'_>) -> Sequence {
         LstmSequence { reverse: self.reverse }.net(y, u)
     }
 
@@ -155,10 +156,8 @@ impl LstmSequenceGrad {
             ];
             let gates = Tensor::concat(&gates, -1);
             (dh, dc) = (gates.matmul(u), d_cell * f);
-            rows.push((at(place), gates));
+            rows.push(gates);
         }
-        rows.sort_by_key(|(t, _)| *t);
-        let flat = rows.iter().map(|(_, gates)| gates.clone()).chain([dh, dc]).map(|x| x.flatten(0, -1));
-        Tensor::concat(&flat.collect::<Vec<_>>(), 0)
+        joined(rows, self.reverse, &[dh, dc])
     }
 }

@@ -16,6 +16,7 @@ pub(crate) mod reduction;
 pub(crate) mod rowwise;
 pub mod sample;
 pub(crate) mod scan;
+pub(crate) mod sequence;
 pub(crate) mod single;
 
 pub use avg_pool::{AvgPoolOptions, Divisor};
@@ -240,6 +241,10 @@ ops! {
     attention_grad::AttentionGrad,
     lstm_sequence::LstmSequence,
     lstm_sequence_grad::LstmSequenceGrad,
+    gru_sequence::GruSequence,
+    gru_sequence_grad::GruSequenceGrad,
+    rnn_sequence::RnnSequence,
+    rnn_sequence_grad::RnnSequenceGrad,
 }
 
 impl Op {

@@ -2,6 +2,7 @@
 //! which positions are inside, and the walk over them.
 
 use thalweg_core::{DType, Element, Layout, Shape, View, ViewMut, with_dtype};
+use thalweg_kernels::scratch::Scratch;
 
 use crate::error::OpError;
 use crate::meta::{Meta, require_index, require_same_dtype};
@@ -123,8 +124,12 @@ pub(crate) fn all_inside(index: &[i64], size: usize) -> bool {
 }
 
 /// All indices as positions, or the first that is none.
-pub(crate) fn positions(op: &'static str, index: View<'_>, size: usize) -> Result<Vec<usize>, OpError> {
-    index.iter::<i64>().map(|i| checked(op, i, size)).collect()
+pub(crate) fn positions(op: &'static str, index: View<'_>, size: usize) -> Result<Scratch<usize>, OpError> {
+    let mut all = Scratch::filled(index.shape().numel(), 0);
+    for (to, i) in all.iter_mut().zip(index.iter::<i64>()) {
+        *to = checked(op, i, size)?;
+    }
+    Ok(all)
 }
 
 /// For each element of the index, where the line through its other coordinates starts in a tensor

@@ -4,6 +4,7 @@
 use thalweg_core::{View, ViewMut};
 use thalweg_kernels::rows::norm_backward::{NormGrads, rms_norm_backward};
 use thalweg_kernels::rows::reduce::sum_of_squares;
+use thalweg_kernels::scratch::Scratch;
 
 use crate::apply::run;
 use crate::error::OpError;
@@ -53,7 +54,7 @@ impl Primitive for RmsNormGrad {
 
     fn fast(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> bool {
         fast_rows(x, y, |x, cols, dx| {
-            let mut rstd = vec![0.0; x[0].len() / cols];
+            let mut rstd = Scratch::filled(x[0].len() / cols, 0.0);
             sum_of_squares(&x[0], cols, &mut rstd);
             let from_sum = |s: f32| (1.0 / (f64::from(s) / cols as f64 + self.eps.0).sqrt()) as f32;
             rstd.iter_mut().for_each(|v| *v = from_sum(*v));
