@@ -40,7 +40,7 @@ fn thalweg(folder: &Folder, args: &[&str]) -> Command {
 
 /// One process with four slots: the reference for rounds.
 fn alone(folder: &Folder, args: &[&str]) -> Value {
-    result(&thalweg(folder, args).env("THALWEG_SLOTS", "4").output().unwrap())
+    result(&thalweg(folder, &[args, &["--slots", "4"]].concat()).output().unwrap())
 }
 
 fn launch(folder: &Folder, options: &[&str], args: &[&str]) -> Child {
@@ -161,6 +161,51 @@ fn sparse_rows_reach_the_minimum_of_their_objective() {
 #[test]
 fn a_net_of_the_recipes_learns_on_a_cluster() {
     check(&Folder::new("net"), &["logistic", "--epochs", "20"], "accuracy", |v, _| v > 0.93);
+}
+
+/// Steps of a worker's own: the mean of all is bit-identical to one process, and goes on from a checkpoint.
+#[test]
+fn a_net_of_the_recipes_learns_by_local_steps_and_by_elastic_averaging() {
+    let folder = Folder::new("own");
+    let train = |out| ["train", "logistic", "--epochs", "20", "--json", "--out", out];
+    let mut hashes = Vec::new();
+    for (sync, out) in [("local:4", "local"), ("easgd:0.1", "easgd"), ("easgd:0.2:4", "rarely")] {
+        let cluster = ["--workers", "4", "--servers", "2", "--sync", sync];
+        let found = launched(&folder, &cluster, &train(out));
+        println!("{sync}: {found}");
+        assert!(found["accuracy"].as_f64().unwrap() > 0.93, "{sync}: {found}");
+        hashes.push(found["weights_sha256"].clone());
+    }
+    let mut one = thalweg(&folder, &[&train("alone")[..], &["--slots", "4"]].concat());
+    let alone = result(&one.env("THALWEG_SYNC", "local:4").output().unwrap());
+    assert_eq!(alone["weights_sha256"], hashes[0], "the mean of all is bit-identical to one process");
+    // Programs that are no nets, and modes that are none, are told what there is.
+    for (sync, recipe) in [("local:4", "kmeans"), ("coded:2", "logistic")] {
+        let output = launch(&folder, &["--sync", sync], &["train", recipe, "--json", "--out", recipe]);
+        let output = output.wait_with_output().unwrap();
+        let e = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && e.contains("ssp:STALENESS"), "{sync}: {e}");
+    }
+}
+
+/// What is left out of a push comes later: fewer bytes, and the same net in the end.
+#[test]
+fn smaller_pushes_teach_a_net_of_the_recipes_with_fewer_bytes() {
+    let folder = Folder::new("codecs");
+    let train = |out| ["train", "mlp", "--samples", "2000", "--epochs", "2", "--json", "--out", out];
+    let mut plain = None;
+    // How many times less a worker sends; top-k tells position and value of one in a hundred.
+    for (codec, less) in [("f32", 1.0), ("bf16", 1.9), ("int8", 3.5), ("topk:0.01", 20.0)] {
+        let found =
+            launched(&folder, &["--workers", "2", "--servers", "2", "--codec", codec], &train(codec));
+        println!("{codec}: {found}");
+        let (sent, accuracy) = (found["sent_bytes"].as_f64().unwrap(), found["accuracy"].as_f64().unwrap());
+        let (bytes, reached) = *plain.get_or_insert((sent, accuracy));
+        assert!(sent * less <= bytes, "{codec}: {sent} bytes instead of {bytes}");
+        assert!(accuracy > reached - 0.1 && accuracy > 0.6, "{codec}: {accuracy} instead of {reached}");
+    }
+    let output = launch(&folder, &["--codec", "zip"], &train("zip")).wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("topk:ONE_IN"), "{output:?}");
 }
 
 /// A program with dense values, and one with rows and the state of a rule.
