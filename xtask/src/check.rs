@@ -121,7 +121,8 @@ const TOOLS: [&str; 3] = ["counting", "delays", "throughput"];
 /// Every example runs, and prints the output that its first lines promise.
 fn examples() -> Result<()> {
     workspace(&["build", "--examples"])?;
-    let folders = ["examples", "crates/cluster/examples"].map(|folder| std::fs::read_dir(root().join(folder)));
+    let folders =
+        ["examples", "crates/cluster/examples"].map(|folder| std::fs::read_dir(root().join(folder)));
     for file in folders.into_iter().collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten() {
         let path = file?.path();
         let Some(name) =

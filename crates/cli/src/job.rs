@@ -217,7 +217,10 @@ impl Job {
         if let Some(slots) = self.settings.slots {
             cluster = cluster.with_slots(slots);
             let there = cluster.n_slots();
-            ensure!(there == slots, "the cluster has {there} slots, not {slots}: say `launch --slots {slots}`");
+            ensure!(
+                there == slots,
+                "the cluster has {there} slots, not {slots}: say `launch --slots {slots}`"
+            );
         }
         if !self.json && cluster.is_first() {
             // A reader that goes away is no reason not to train.

@@ -196,8 +196,11 @@ fn smaller_pushes_teach_a_net_of_the_recipes_with_fewer_bytes() {
     let mut plain = None;
     // How many times less a worker sends; top-k tells position and value of one in a hundred.
     for (codec, less) in [("f32", 1.0), ("bf16", 1.9), ("int8", 3.5), ("topk:0.01", 20.0)] {
-        let found =
-            launched(&folder, &["--workers", "2", "--servers", "2", "--codec", codec], &train(codec));
+        let found = launched(
+            &folder,
+            &["--workers", "1", "--servers", "1", "--slots", "2", "--codec", codec],
+            &train(codec),
+        );
         println!("{codec}: {found}");
         let (sent, accuracy) = (found["sent_bytes"].as_f64().unwrap(), found["accuracy"].as_f64().unwrap());
         let (bytes, reached) = *plain.get_or_insert((sent, accuracy));

@@ -42,6 +42,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn made_up() -> String {
     let pairs = (0..40u32).flat_map(|user| (0..30u32).map(move |item| (user, item)));
     let rated = pairs.filter(|(user, item)| (user * 7 + item * 3) % 4 != 0);
-    let rating = |user: u32, item: u32| if (user % 2 == 0) == (item % 3 == 0) { 9 } else { 3 };
+    let rating = |user: u32, item: u32| if user.is_multiple_of(2) == item.is_multiple_of(3) { 9 } else { 3 };
     rated.map(|(user, item)| format!("{user}::film{item}::{}::0\n", rating(user, item))).collect()
 }

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => libsvm::parse("made up", made_up().as_bytes(), &options)?.data,
     };
     let threads: usize = args.next().map_or(Ok(2), |n| n.parse())?;
-    let epochs: u64 = args.next().map_or(Ok(10), |n| n.parse())?;
+    let epochs: u64 = args.next().map_or(Ok(100), |n| n.parse())?;
     let steps = epochs * samples.len() as u64;
     let timed = |name: &str, train: &dyn Fn() -> Vec<f32>| {
         let begin = Instant::now();
@@ -58,13 +58,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     timed("1 thread", &|| shared(1));
     let many = timed(&format!("{threads} threads"), &|| shared(threads));
-    println!("{threads} threads come as far as one: {}", many < plain * 1.02);
+    println!("{threads} threads come as far as one: {}", many < plain * 1.05);
     Ok(())
 }
 
-/// Scattered, and every row once per epoch: the step is a prime that divides no length of rows.
+/// Scattered, every row once per epoch (1,000,003 is a prime), and in each epoch for another thread.
 fn row_of(step: u64, rows: usize) -> usize {
-    (step.wrapping_mul(1_000_003) % rows as u64) as usize
+    let epoch = step / rows as u64;
+    (step.wrapping_mul(1_000_003).wrapping_add(epoch) % rows as u64) as usize
 }
 
 /// How far, and which way, a sample draws x·w.
@@ -81,7 +82,8 @@ fn loss(samples: &Sparse, w: &[f32]) -> f64 {
     losses.sum::<f64>() / samples.len() as f64
 }
 
-/// Each sample has five of 200 features; the even ones speak for, the odd ones against.
+/// Each sample has five of 200 features; the even ones speak for, the odd ones against, and one in eight samples does not
+/// listen.
 fn made_up() -> String {
     let mut text = String::new();
     for i in 0..2000u64 {
@@ -89,7 +91,7 @@ fn made_up() -> String {
         features.sort_unstable();
         features.dedup();
         let votes: i64 = features.iter().map(|f| if f % 2 == 0 { 1 } else { -1 }).sum();
-        text += if votes > 0 { "+1" } else { "-1" };
+        text += if (votes > 0) != (i * i % 64 < 8) { "+1" } else { "-1" };
         features.iter().for_each(|f| text += &format!(" {}:1", f + 1));
         text += "\n";
     }

@@ -9,9 +9,9 @@
 //! processes there are changes nothing here. Prints:
 //! ```text
 //! inertia 78.8514 after 30 steps
-//! centre 5.01 3.43 1.46 0.25
-//! centre 5.90 2.75 4.39 1.43
-//! centre 6.85 3.07 5.74 2.07
+//! centre 5.01 3.43 1.46 0.25, 50 flowers
+//! centre 5.90 2.75 4.39 1.43, 62 flowers
+//! centre 6.85 3.07 5.74 2.07, 38 flowers
 //! ```
 
 use thalweg_cluster::programs::{KMeans, Solver};
@@ -28,11 +28,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         eprintln!("{solved}"); // steps/s, time waited
         println!("inertia {:.4} after {} steps", solved.fitted.metrics["inertia"], solved.fitted.steps);
         let learned = solved.net.by_table();
-        let mut centres: Vec<&[f32]> = learned[&TableId(0)].chunks_exact(flowers.size(1)).collect();
+        // A row is a centre, and how many flowers are nearest to it.
+        let mut centres: Vec<&[f32]> = learned[&TableId(0)].chunks_exact(flowers.size(1) + 1).collect();
         centres.sort_by(|a, b| a[0].total_cmp(&b[0]));
-        for centre in centres {
+        for row in centres {
+            let (centre, n) = row.split_at(flowers.size(1));
             let numbers: Vec<String> = centre.iter().map(|v| format!("{v:.2}")).collect();
-            println!("centre {}", numbers.join(" "));
+            println!("centre {}, {} flowers", numbers.join(" "), n[0]);
         }
     }
     Ok(())

@@ -9,7 +9,7 @@
 //! nothing: t = 2.818 minimises log(1 + exp(-t)) + 0.01 t². Prints:
 //! ```text
 //! objective 0.1374 after 300 steps, the last loss that was seen 0.1374
-//! weights 2.82 -2.82 0.00
+//! weights 2.8 -2.8 0.0
 //! ```
 
 use thalweg_cluster::programs::{Logistic, Solver};
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = libsvm::Options::default();
     let (samples, penalty) = match args.next() {
         Some(path) => (libsvm::read(path, &options)?.data, 1e-4),
-        None => (libsvm::parse("made up", made_up().as_bytes(), &options)?.data, 0.02),
+        None => (libsvm::parse("made up", made_up().as_bytes(), &options)?.data, 0.01),
     };
     let steps = args.next().map_or(Ok(300), |n| n.parse())?;
     let model = Logistic::new(samples.clone(), samples, penalty)?;
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("objective {objective:.4} after {steps} steps, the last loss that was seen {loss:.4}");
         // A row is the weight and the sum of the squares of its gradients.
         let weights = solved.net.by_table()[&TableId(0)].clone();
-        let first = weights.iter().step_by(2).take(3).map(|w| format!("{:.2}", w + 0.0));
+        let first = weights.iter().step_by(2).take(3).map(|w| format!("{:.1}", w + 0.0));
         println!("weights {}", first.collect::<Vec<_>>().join(" "));
     }
     Ok(())

@@ -7,7 +7,7 @@
 //! there. The maximisation is the servers': weight, mean and variance of a group are made of the sums of all slots, where the
 //! rows lie (`crates/cluster/src/programs/mixture.rs`). Prints:
 //! ```text
-//! log-likelihood -2.0478 per flower after 100 steps
+//! log-likelihood -2.0479 per flower after 100 steps
 //! ```
 
 use thalweg_cluster::Cluster;

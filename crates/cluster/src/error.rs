@@ -10,7 +10,9 @@ use crate::ids::{Clock, ShardId, TableId};
 #[non_exhaustive]
 pub enum ClusterError {
     /// A consistency that is none.
-    #[error("sync: {got:?} is no mode; use bsp, ssp:STALENESS, async, backup:SLOTS, local:STEPS or easgd:SHARE[:STEPS]")]
+    #[error(
+        "sync: {got:?} is no mode; use bsp, ssp:STALENESS, async, backup:SLOTS, local:STEPS or easgd:SHARE[:STEPS]"
+    )]
     BadSync {
         /// The text given.
         got: String,

@@ -6,7 +6,7 @@ use thalweg_cluster::codec::Codec;
 use thalweg_cluster::state::Wants;
 use thalweg_cluster::table::{Delta, Init, Want};
 use thalweg_cluster::{
-    Cluster, ClusterError, Gradients, Program, Pulled, Registry, Run, Rule, Step, TableId, TableSpec,
+    Cluster, ClusterError, Gradients, Program, Pulled, Registry, Rule, Run, Step, TableId, TableSpec,
 };
 
 const DENSE: TableId = TableId(0);
@@ -92,7 +92,9 @@ fn squeezed(codec: Codec) -> (f32, u64) {
 fn every_codec_sends_less_and_still_arrives() {
     let (plain, bytes) = squeezed(Codec::F32);
     assert!(plain < 0.01, "{plain}");
-    for (codec, near, less) in [(Codec::Bf16, 0.05, 1.9), (Codec::Int8, 0.05, 3.5), (Codec::TopK(4), 1.0, 1.9)] {
+    for (codec, near, less) in
+        [(Codec::Bf16, 0.05, 1.9), (Codec::Int8, 0.05, 3.5), (Codec::TopK(4), 1.0, 1.9)]
+    {
         let (left, sent) = squeezed(codec);
         println!("{codec}: {left} left, {sent} bytes instead of {bytes}");
         assert!(left < near, "{codec}: {left} left");

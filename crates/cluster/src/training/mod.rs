@@ -177,7 +177,8 @@ where
         match &folder {
             Some((folder, place)) => {
                 let place = (folder.as_path(), place);
-                let found = storage(place, every, parts.resume, (&moved, sync), &parts.net, &specs, &cluster)?;
+                let found =
+                    storage(place, every, parts.resume, (&moved, sync), &parts.net, &specs, &cluster)?;
                 cluster = cluster.with_storage(found);
             }
             None if parts.resume => return Err(TrainError::Nowhere.into()),

@@ -204,7 +204,9 @@ where
         let (trained, buffers) = (self.net.trainable(), self.net.buffers());
         let common: Vec<&Values> = pulled.values().collect();
         let mut copied = own.begin(step.slot, from, &common, buffers.len());
-        for (named, values) in trained.iter().chain(&buffers).zip(copied.weights.iter().chain(&copied.buffers)) {
+        for (named, values) in
+            trained.iter().chain(&buffers).zip(copied.weights.iter().chain(&copied.buffers))
+        {
             named.param.set(Tensor::from_slice(values, named.param.meta().shape));
         }
         let mut loss = 0.0;

@@ -152,9 +152,7 @@ fn check(loaded: &Loaded, folder: &Path, kinds: &[Kind]) -> Result<(), TrainErro
 /// The tables of a shard, whatever shards wrote them.
 fn restore(loaded: &Loaded, kinds: &[Kind], parts: &Parts, registry: &Registry) -> Tables {
     let mut tables = Tables::new();
-    let state_of = |moved: &Moved| {
-        moved.state_of(|n| find(loaded, "optimizer", n)).expect("it was checked")
-    };
+    let state_of = |moved: &Moved| moved.state_of(|n| find(loaded, "optimizer", n)).expect("it was checked");
     for (id, kind) in (0..).map(TableId).zip(kinds) {
         let (spec, first) = parts[&id].clone();
         let here = !first.is_empty();
