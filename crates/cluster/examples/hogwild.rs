@@ -15,7 +15,7 @@ use std::time::Instant;
 use thalweg_cluster::Hogwild;
 use thalweg_data::{Dataset, Sparse, libsvm};
 
-const RATE: f32 = 0.05;
+const RATE: f32 = 0.01;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);

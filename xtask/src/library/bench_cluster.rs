@@ -25,7 +25,9 @@ pub fn run(parts: &[&str]) -> Result<()> {
     let wants = |part: &str| parts.is_empty() || parts.contains(&part);
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--release", "--workspace", "--bin", "thalweg"]);
-    build.args(["--example", "throughput", "--example", "delays"]).current_dir(root());
+    build
+        .args(["--example", "throughput", "--example", "delays", "--example", "hogwild"])
+        .current_dir(root());
     ensure!(build.status()?.success(), "the release build failed");
     if wants("null") {
         null_steps()?;
@@ -38,6 +40,9 @@ pub fn run(parts: &[&str]) -> Result<()> {
     }
     if wants("delays") {
         delays()?;
+    }
+    if wants("hogwild") {
+        hogwild()?;
     }
     Ok(())
 }
@@ -259,6 +264,24 @@ fn sparse() -> Result<()> {
     for rows in ["1000", "100000", "10000000"] {
         let text = launch(&["--workers", "1", "--servers", "1"], "throughput", &["rows", rows, "3000"])?;
         println!("| {rows} | {} | {} |", number(&text, "median")?, number(&text, "p99")?);
+    }
+    Ok(())
+}
+
+/// Threads on the same weights beside one thread with plain numbers, on the rows of a file such as a9a.
+fn hogwild() -> Result<()> {
+    let Ok(file) = std::env::var("THALWEG_A9A") else {
+        println!("skipped: set THALWEG_A9A to the file a9a, from the LIBSVM data page, for Hogwild");
+        return Ok(());
+    };
+    println!(
+        "Hogwild on {file}: two threads on the same weights, one, and plain numbers; 20 epochs, in turns"
+    );
+    for round in 1..=DENSE_ROUNDS {
+        let output = Command::new(example("hogwild")).args([&file, "2", "20"]).output()?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "hogwild failed:\n{told}");
+        println!("round {round}: {}", told.lines().collect::<Vec<_>>().join("; "));
     }
     Ok(())
 }
