@@ -188,6 +188,37 @@ fn a_net_of_the_recipes_learns_by_local_steps_and_by_elastic_averaging() {
     }
 }
 
+/// Local steps leave nothing with a worker that others could not go on from.
+#[test]
+fn a_worker_that_is_killed_between_local_steps_changes_no_bit() {
+    let folder = Folder::new("local-killed");
+    let train = |out| ["train", "logistic", "--epochs", "150", "--json", "--out", out];
+    let mut one = thalweg(&folder, &[&train("local-alone")[..], &["--slots", "4"]].concat());
+    let want = result(&one.env("THALWEG_SYNC", "local:2").output().unwrap());
+    let options = ["--workers", "3", "--servers", "1", "--slots", "4", "--sync", "local:2"];
+    let child = launch(&folder, &options, &train("local-killed"));
+    let (end, checkpoints) = (Instant::now() + PATIENCE, folder.0.join("local-killed/checkpoints"));
+    while !std::fs::read_dir(&checkpoints).is_ok_and(|mut files| files.next().is_some()) {
+        assert!(Instant::now() < end, "no checkpoint");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let mut workers = processes.filter(|p| {
+        let has = |file: &str, word: &str| {
+            let text = std::fs::read(p.path().join(file)).unwrap_or_default();
+            text.split(|b| *b == 0).any(|w| w == word.as_bytes())
+        };
+        let launcher = format!("THALWEG_PARENT={}", child.id());
+        has("environ", "THALWEG_NAME=worker-1") && has("environ", &launcher)
+    });
+    let pid = workers.next().expect("it runs").file_name().into_string().unwrap();
+    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("worker-1 was killed"), "it was killed too late: {told}");
+    assert_eq!(result(&output)["weights_sha256"], want["weights_sha256"]);
+}
+
 /// What is left out of a push comes later: fewer bytes, and the same net in the end.
 #[test]
 fn smaller_pushes_teach_a_net_of_the_recipes_with_fewer_bytes() {
