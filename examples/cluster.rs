@@ -32,7 +32,7 @@ fn main() -> thalweg::Result<()> {
         .validate(test.batches(500))
         .schedule(schedule::OneCycle::new(3e-3, steps))
         .on(cluster)
-        .sync(Sync::from_args()?); // bsp | ssp:S | async | backup:B
+        .sync(Sync::from_args()?); // bsp | ssp:S | async | backup:B | local:STEPS | easgd:SHARE
     if let Some(folder) = option("--run") {
         trainer = trainer.checkpoint_every(Steps(10), folder).resume(true);
     }

@@ -115,16 +115,24 @@ fn format() -> Result<()> {
     Ok(())
 }
 
+/// Examples that are programs of tests and benchmarks, which run them with arguments.
+const TOOLS: [&str; 3] = ["counting", "delays", "throughput"];
+
 /// Every example runs, and prints the output that its first lines promise.
 fn examples() -> Result<()> {
     workspace(&["build", "--examples"])?;
-    for file in std::fs::read_dir(root().join("examples"))? {
+    let folders =
+        ["examples", "crates/cluster/examples"].map(|folder| std::fs::read_dir(root().join(folder)));
+    for file in folders.into_iter().collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten() {
         let path = file?.path();
         let Some(name) =
             path.file_stem().and_then(|s| s.to_str()).filter(|_| path.extension().is_some_and(|e| e == "rs"))
         else {
             continue;
         };
+        if TOOLS.contains(&name) {
+            continue;
+        }
         let output =
             Command::new(target_dir().join("debug/examples").join(name)).current_dir(root()).output()?;
         ensure!(

@@ -17,7 +17,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   bench [--rounds N] [--threads N,N] [--peers burn,candle] [NAME ...]
                                          ours and rivals in one sitting: the networks, or some of those or of the ops
                                          that `thalweg bench` lists (THALWEG_PYTHON names their interpreter)
-  bench cluster [null|dense|sparse|delays] the parameter server, raw sockets, TensorFlow's (THALWEG_PYTHON)
+  bench cluster [null|dense|sparse|delays|hogwild] the parameter server, raw sockets, iperf3, TensorFlow's (THALWEG_PYTHON)
   machines [avx512|neon] [--only TEST]   the kernels on emulated CPUs (needs Bochs and a kernel, or QEMU; see its file)
   op-page [--check]                      write docs/ops.md from the list of ops
   proto [--check]                        write the Rust of the control plane from its .proto file

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg::cluster::programs::{Model, Solver, Values};
@@ -38,6 +38,8 @@ pub struct Settings {
     pub seed: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
 }
@@ -171,12 +173,12 @@ impl Job {
         // Slots change what is computed; without them the trainer's own loop is quicker.
         if cluster.is_alone() && cluster.n_slots() == 1 {
             let fitted = trainer.fit(batches, length).map_err(ClusterError::from);
-            self.end(fitted, || show(trainer.net()))
+            self.end(fitted, None, || show(trainer.net()))
         } else {
             match trainer.on(cluster).fit(batches, length) {
                 Ok(trained) if !trained.keeper => Ok(()),
-                Ok(trained) => self.end(Ok(trained.fitted), || show(&trained.net)),
-                Err(e) => self.end(Err(e), || Ok(())),
+                Ok(trained) => self.end(Ok(trained.fitted), Some(trained.traffic), || show(&trained.net)),
+                Err(e) => self.end(Err(e), None, || Ok(())),
             }
         }
     }
@@ -200,8 +202,8 @@ impl Job {
             .callback(self.bar());
         match solver.fit(cluster, length) {
             Ok(solved) if !solved.keeper => Ok(()),
-            Ok(solved) => self.end(Ok(solved.fitted), || show(&solved.net.by_table())),
-            Err(e) => self.end(Err(e), || Ok(())),
+            Ok(solved) => self.end(Ok(solved.fitted), Some(solved.traffic), || show(&solved.net.by_table())),
+            Err(e) => self.end(Err(e), None, || Ok(())),
         }
     }
 
@@ -211,7 +213,15 @@ impl Job {
 
     /// Says what begins, in one process of the cluster that it begins on.
     fn begin(&self, what: &str) -> Result<Cluster> {
-        let cluster = Cluster::from_env()?;
+        let mut cluster = Cluster::from_env()?;
+        if let Some(slots) = self.settings.slots {
+            cluster = cluster.with_slots(slots);
+            let there = cluster.n_slots();
+            ensure!(
+                there == slots,
+                "the cluster has {there} slots, not {slots}: say `launch --slots {slots}`"
+            );
+        }
         if !self.json && cluster.is_first() {
             // A reader that goes away is no reason not to train.
             let mut out = std::io::stdout();
@@ -223,7 +233,12 @@ impl Job {
     }
 
     /// Says how it ended, and with what.
-    fn end(&self, fitted: Result<Fitted, ClusterError>, show: impl Fn() -> Result<()>) -> Result<()> {
+    fn end(
+        &self,
+        fitted: Result<Fitted, ClusterError>,
+        traffic: Option<[u64; 2]>,
+        show: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         if !self.json {
             progress::clear();
         }
@@ -236,7 +251,7 @@ impl Job {
         if self.recipe.shows && fitted.ended != Ended::Stopped && !self.json {
             show()?;
         }
-        report(&fitted, &self.out, self.json)?;
+        report(&fitted, traffic, &self.out, self.json)?;
         if fitted.ended == Ended::Stopped && self.stop.load(Ordering::Relaxed) {
             std::process::exit(130);
         }

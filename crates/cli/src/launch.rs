@@ -29,9 +29,14 @@ pub struct Args {
     /// Processes that hold the parameters.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     servers: u32,
-    /// Consistency: bsp, ssp:STALENESS, async or backup:SLOTS.
+    /// Consistency: bsp, ssp:STALENESS, async or backup:SLOTS; for nets also local:STEPS (local SGD) and
+    /// easgd:SHARE[:STEPS] (elastic averaging).
     #[arg(long, default_value = "bsp")]
     sync: String,
+    /// Make what workers push smaller: bf16, int8 or topk:ONE_IN, such as topk:100 or topk:0.01. What is left out comes
+    /// later. For dense tables, such as those of nets.
+    #[arg(long, default_value = "f32")]
+    codec: String,
     /// Parts of every batch [default: the number of workers].
     #[arg(long)]
     slots: Option<u32>,
@@ -89,6 +94,7 @@ struct Process {
 
 pub fn run(args: &Args) -> Result<()> {
     args.sync.parse::<thalweg_cluster::Sync>()?;
+    args.codec.parse::<thalweg_cluster::codec::Codec>()?;
     let end = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, end.clone())?;
@@ -313,6 +319,7 @@ impl Launch<'_> {
             .envs(self.meeting.variables())
             .env("THALWEG_SECRET", self.secret.text())
             .env("THALWEG_SYNC", &args.sync)
+            .env("THALWEG_CODEC", &args.codec)
             .env("THALWEG_WORKERS", args.workers.to_string())
             .env("THALWEG_SERVERS", args.servers.to_string())
             .env("THALWEG_SLOTS", slots.to_string())

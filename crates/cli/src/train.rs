@@ -49,6 +49,10 @@ pub struct Args {
     /// Use only the first so many samples, for a quick look.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     samples: Option<u32>,
+    /// Divide every batch into so many parts and add up their gradients in order, as so many workers of a cluster would:
+    /// with the same slots a process alone and a cluster come to the same bits. Under `thalweg launch` say it there.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096), allow_negative_numbers = true)]
+    slots: Option<u32>,
     /// The folder of the run [default: runs/RECIPE, or the next free runs/RECIPE-2, ...; under `thalweg launch`
     /// runs/RECIPE-TIME].
     #[arg(long)]
@@ -102,6 +106,7 @@ pub fn run(args: &Args) -> Result<()> {
         penalty: args.chosen("--penalty", args.penalty, defaults.penalty)?,
         seed: args.seed,
         samples: args.samples.map(|n| n as usize),
+        slots: args.slots.map(|n| n as usize),
         data: args.data.as_ref().map(absolute).transpose()?,
     };
     let out = args.out.clone().map_or_else(|| folder(args.recipe.name), Ok)?;
@@ -116,7 +121,7 @@ pub fn resume(run: &Path, how: &How) -> Result<()> {
         if !how.json {
             writeln!(std::io::stdout(), "{} is finished; there is nothing left to resume", run.display())?;
         }
-        return report(&fitted, run, how.json);
+        return report(&fitted, None, run, how.json);
     }
     start(recipe, settings, run.to_owned(), true, how)
 }
@@ -136,8 +141,8 @@ fn start(recipe: &'static Recipe, settings: Settings, out: PathBuf, resume: bool
     (recipe.run)(&Job { recipe, settings, task: Task::Train { resume }, out, json: how.json, stop })
 }
 
-/// The result, and what to type next.
-pub fn report(fitted: &Fitted, run: &Path, as_json: bool) -> Result<()> {
+/// The result, on a cluster with the bytes that this worker received and sent, and what to type next.
+pub fn report(fitted: &Fitted, traffic: Option<[u64; 2]>, run: &Path, as_json: bool) -> Result<()> {
     let mut out = std::io::stdout();
     if as_json {
         let mut line = json!({
@@ -147,6 +152,9 @@ pub fn report(fitted: &Fitted, run: &Path, as_json: bool) -> Result<()> {
         });
         for (name, value) in &fitted.metrics {
             line[name.replace('/', "_")] = json!(value);
+        }
+        if let Some([received, sent]) = traffic {
+            (line["received_bytes"], line["sent_bytes"]) = (json!(received), json!(sent));
         }
         writeln!(out, "{line}")?;
         return Ok(());

@@ -40,7 +40,7 @@ fn thalweg(folder: &Folder, args: &[&str]) -> Command {
 
 /// One process with four slots: the reference for rounds.
 fn alone(folder: &Folder, args: &[&str]) -> Value {
-    result(&thalweg(folder, args).env("THALWEG_SLOTS", "4").output().unwrap())
+    result(&thalweg(folder, &[args, &["--slots", "4"]].concat()).output().unwrap())
 }
 
 fn launch(folder: &Folder, options: &[&str], args: &[&str]) -> Child {
@@ -161,6 +161,85 @@ fn sparse_rows_reach_the_minimum_of_their_objective() {
 #[test]
 fn a_net_of_the_recipes_learns_on_a_cluster() {
     check(&Folder::new("net"), &["logistic", "--epochs", "20"], "accuracy", |v, _| v > 0.93);
+}
+
+/// Steps of a worker's own: the mean of all is bit-identical to one process, and goes on from a checkpoint.
+#[test]
+fn a_net_of_the_recipes_learns_by_local_steps_and_by_elastic_averaging() {
+    let folder = Folder::new("own");
+    let train = |out| ["train", "logistic", "--epochs", "20", "--json", "--out", out];
+    let mut hashes = Vec::new();
+    for (sync, out) in [("local:4", "local"), ("easgd:0.1", "easgd"), ("easgd:0.2:4", "rarely")] {
+        let cluster = ["--workers", "4", "--servers", "2", "--sync", sync];
+        let found = launched(&folder, &cluster, &train(out));
+        println!("{sync}: {found}");
+        assert!(found["accuracy"].as_f64().unwrap() > 0.93, "{sync}: {found}");
+        hashes.push(found["weights_sha256"].clone());
+    }
+    let mut one = thalweg(&folder, &[&train("alone")[..], &["--slots", "4"]].concat());
+    let alone = result(&one.env("THALWEG_SYNC", "local:4").output().unwrap());
+    assert_eq!(alone["weights_sha256"], hashes[0], "the mean of all is bit-identical to one process");
+    // Programs that are no nets, and modes that are none, are told what there is.
+    for (sync, recipe) in [("local:4", "kmeans"), ("coded:2", "logistic")] {
+        let output = launch(&folder, &["--sync", sync], &["train", recipe, "--json", "--out", recipe]);
+        let output = output.wait_with_output().unwrap();
+        let e = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && e.contains("ssp:STALENESS"), "{sync}: {e}");
+    }
+}
+
+/// Local steps leave nothing with a worker that others could not go on from.
+#[test]
+fn a_worker_that_is_killed_between_local_steps_changes_no_bit() {
+    let folder = Folder::new("local-killed");
+    let train = |out| ["train", "logistic", "--epochs", "150", "--json", "--out", out];
+    let mut one = thalweg(&folder, &[&train("local-alone")[..], &["--slots", "4"]].concat());
+    let want = result(&one.env("THALWEG_SYNC", "local:2").output().unwrap());
+    let options = ["--workers", "3", "--servers", "1", "--slots", "4", "--sync", "local:2"];
+    let child = launch(&folder, &options, &train("local-killed"));
+    let (end, checkpoints) = (Instant::now() + PATIENCE, folder.0.join("local-killed/checkpoints"));
+    while !std::fs::read_dir(&checkpoints).is_ok_and(|mut files| files.next().is_some()) {
+        assert!(Instant::now() < end, "no checkpoint");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let mut workers = processes.filter(|p| {
+        let has = |file: &str, word: &str| {
+            let text = std::fs::read(p.path().join(file)).unwrap_or_default();
+            text.split(|b| *b == 0).any(|w| w == word.as_bytes())
+        };
+        let launcher = format!("THALWEG_PARENT={}", child.id());
+        has("environ", "THALWEG_NAME=worker-1") && has("environ", &launcher)
+    });
+    let pid = workers.next().expect("it runs").file_name().into_string().unwrap();
+    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("worker-1 was killed"), "it was killed too late: {told}");
+    assert_eq!(result(&output)["weights_sha256"], want["weights_sha256"]);
+}
+
+/// What is left out of a push comes later: fewer bytes, and the same net in the end.
+#[test]
+fn smaller_pushes_teach_a_net_of_the_recipes_with_fewer_bytes() {
+    let folder = Folder::new("codecs");
+    let train = |out| ["train", "mlp", "--samples", "2000", "--epochs", "2", "--json", "--out", out];
+    let mut plain = None;
+    // How many times less a worker sends; top-k tells position and value of one in a hundred.
+    for (codec, less) in [("f32", 1.0), ("bf16", 1.9), ("int8", 3.5), ("topk:0.01", 20.0)] {
+        let found = launched(
+            &folder,
+            &["--workers", "1", "--servers", "1", "--slots", "2", "--codec", codec],
+            &train(codec),
+        );
+        println!("{codec}: {found}");
+        let (sent, accuracy) = (found["sent_bytes"].as_f64().unwrap(), found["accuracy"].as_f64().unwrap());
+        let (bytes, reached) = *plain.get_or_insert((sent, accuracy));
+        assert!(sent * less <= bytes, "{codec}: {sent} bytes instead of {bytes}");
+        assert!(accuracy > reached - 0.1 && accuracy > 0.6, "{codec}: {accuracy} instead of {reached}");
+    }
+    let output = launch(&folder, &["--codec", "zip"], &train("zip")).wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("topk:ONE_IN"), "{output:?}");
 }
 
 /// A program with dense values, and one with rows and the state of a rule.

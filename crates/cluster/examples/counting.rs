@@ -1,5 +1,5 @@
 //! The program of the process tests: gradients that depend on what was read and on their order, so that
-//! anything lost, repeated, mixed up or reordered changes the printed hash.
+//! anything lost, repeated, mixed up or reordered changes the printed hash. Not an example to learn from.
 //!
 //! `counting CLOCKS MILLISECONDS SLOTS VALUES`, alone or under `thalweg launch`, which says the number of slots itself.
 

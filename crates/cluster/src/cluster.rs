@@ -44,7 +44,6 @@ pub struct Cluster {
     config: Config,
     registry: Registry,
     end: Arc<AtomicBool>,
-    codec: Codec,
     storage: Option<Storage>,
 }
 
@@ -87,6 +86,12 @@ pub trait Program {
     /// The change that the step makes to what it read.
     fn compute(&mut self, step: Step, pulled: &Pulled) -> Gradients;
 
+    /// Whether what is pushed to a table has to arrive as it is, whatever the codec.
+    fn is_exact(&self, table: TableId) -> bool {
+        let _ = table;
+        false
+    }
+
     /// What went wrong in the last step; it ends the run on this worker, and nothing is pushed.
     fn problem(&mut self) -> Option<ClusterError> {
         None
@@ -112,6 +117,8 @@ pub struct Run {
     pub waited: Duration,
     /// Time in all.
     pub elapsed: Duration,
+    /// Bytes that this worker received and sent, through sockets and shared memory.
+    pub traffic: [u64; 2],
 }
 
 impl Cluster {
@@ -129,12 +136,18 @@ impl Cluster {
         }
         // A program of its own keeps its own signals.
         let end = if config.part == Part::Alone { Arc::default() } else { process::ending(&config)? };
-        Ok(Self { config, registry, end, codec: Codec::F32, storage: None })
+        Ok(Self { config, registry, end, storage: None })
     }
 
     /// Makes one more rule known.
     pub fn with_rule(mut self, name: impl Into<String>, rule: impl UpdateRule + 'static) -> Self {
         self.registry = self.registry.rule(name, rule);
+        self
+    }
+
+    /// Makes more rules and functions known.
+    pub fn with_registry(mut self, more: impl FnOnce(Registry) -> Registry) -> Self {
+        self.registry = more(self.registry);
         self
     }
 
@@ -184,9 +197,9 @@ impl Cluster {
         self.config.size.n_shards
     }
 
-    /// Makes the gradients that this worker pushes to dense tables smaller.
+    /// Makes the gradients that this worker pushes to dense tables smaller, otherwise than the environment says.
     pub fn with_codec(mut self, codec: Codec) -> Self {
-        self.codec = codec;
+        self.config.codec = codec;
         self
     }
 
@@ -194,6 +207,14 @@ impl Cluster {
     pub fn with_slots(mut self, n_slots: usize) -> Self {
         if self.config.part == Part::Alone {
             self.config.size.n_slots = n_slots.max(1);
+        }
+        self
+    }
+
+    /// Into how many parts the parameters are divided, for a process alone.
+    pub fn with_shards(mut self, n_shards: usize) -> Self {
+        if self.config.part == Part::Alone {
+            self.config.size.n_shards = n_shards.max(1);
         }
         self
     }
@@ -230,6 +251,12 @@ impl Cluster {
         clocks: Clock,
         mut program: impl Program,
     ) -> Result<Run, ClusterError> {
+        if self.config.sync.averaging().is_some() {
+            return Err(ClusterError::Unsupported {
+                what: "local:STEPS or easgd:SHARE with this program",
+                instead: "steps of a worker's own need a net; use bsp, ssp:STALENESS, async or backup:SLOTS",
+            });
+        }
         let mut local = None;
         if self.config.part == Part::Server {
             let served = process::serve(&self.config, self.registry, self.storage, &self.end);
@@ -253,7 +280,7 @@ impl Cluster {
             n_slots,
             end: self.end,
             asked: BTreeMap::new(),
-            codec: self.codec,
+            codec: self.config.codec,
             encoders: Encoders::new(),
             gathered: Pulled::new(),
         };
@@ -342,7 +369,8 @@ impl Work<'_> {
             }
             if !owned.is_empty() && owned.keys().all(|slot| finished.contains_key(slot)) {
                 let (slot, pulled) = finished.pop_first().expect("there is a slot");
-                return Ok(Run { pulled, slot, steps, waited, elapsed: start.elapsed() });
+                let (elapsed, traffic) = (start.elapsed(), self.node.traffic());
+                return Ok(Run { pulled, slot, steps, waited, elapsed, traffic });
             }
             if self.end.load(Ordering::Relaxed) {
                 return Err(ClusterError::Interrupted { clock: owned.values().copied().min().unwrap_or(0) });
@@ -392,9 +420,9 @@ impl Work<'_> {
             let part = |(id, delta): &(TableId, Delta)| Some((*id, self.part(shard, *id, delta)?));
             let mut update: Update = gradients.iter().filter_map(part).collect();
             if self.codec != Codec::F32 {
-                update
-                    .iter_mut()
-                    .for_each(|(id, delta)| pack(&mut self.encoders, self.codec, (slot, *id, shard), delta));
+                for (id, delta) in update.iter_mut().filter(|(id, _)| !program.is_exact(**id)) {
+                    pack(&mut self.encoders, self.codec, (slot, *id, shard), delta);
+                }
             }
             request.push = Some(Arc::new(update));
         }

@@ -190,10 +190,17 @@ impl FromStr for Codec {
             None if text == "f32" => Ok(Codec::F32),
             None if text == "bf16" => Ok(Codec::Bf16),
             None if text == "int8" => Ok(Codec::Int8),
-            Some(("topk", n)) => n.parse().ok().filter(|n| *n > 0).map(Codec::TopK).ok_or_else(wrong),
+            Some(("topk", n)) => one_in(n).map(Codec::TopK).ok_or_else(wrong),
             _ => Err(wrong()),
         }
     }
+}
+
+/// `100`, or the share `0.01`.
+fn one_in(text: &str) -> Option<usize> {
+    let share = || text.parse::<f64>().ok().filter(|s| (1e-9..=1.0).contains(s));
+    let n = text.parse().ok().or_else(|| Some(share()?.recip().round() as usize));
+    n.filter(|n| *n > 0)
 }
 
 impl fmt::Display for Codec {
@@ -284,6 +291,9 @@ mod tests {
         for codec in ALL {
             assert_eq!(codec.to_string().parse::<Codec>().unwrap(), codec);
         }
-        assert!("topk:0".parse::<Codec>().is_err() && "zip".parse::<Codec>().is_err());
+        assert_eq!("topk:0.01".parse::<Codec>().unwrap(), Codec::TopK(100));
+        for wrong in ["topk:0", "topk:0.0", "topk:-1", "topk:1.5", "topk:nan", "zip"] {
+            assert!(wrong.parse::<Codec>().is_err(), "{wrong}");
+        }
     }
 }

@@ -10,13 +10,15 @@ use crate::ids::{Clock, ShardId, TableId};
 #[non_exhaustive]
 pub enum ClusterError {
     /// A consistency that is none.
-    #[error("sync: {got:?} is no mode; use bsp, ssp:STALENESS, async or backup:SLOTS")]
+    #[error(
+        "sync: {got:?} is no mode; use bsp, ssp:STALENESS, async, backup:SLOTS, local:STEPS or easgd:SHARE[:STEPS]"
+    )]
     BadSync {
         /// The text given.
         got: String,
     },
     /// A codec that is none.
-    #[error("codec: {got:?} is none; use f32, bf16, int8 or topk:ONE_IN")]
+    #[error("codec: {got:?} is none; use f32, bf16, int8 or topk:ONE_IN, such as topk:100 or topk:0.01")]
     BadCodec {
         /// The text given.
         got: String,

@@ -1,7 +1,8 @@
 //! Many threads of one process on the same weights, without locks (Niu et al. 2011).
 //!
 //! Each weight is an atomic number: an addition is never torn and never lost, but a thread may read weights of
-//! different moments. That does no harm where a step touches few of many.
+//! different moments. That does no harm where a step touches few of many. It costs a compare and exchange per weight: see
+//! `docs/benchmarks.md` before choosing it over one thread, and `crates/cluster/examples/hogwild.rs` for how it is used.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,4 +1,5 @@
-//! Workers that take steps of their own between two pushes: local SGD and elastic averaging.
+//! Workers that take steps of their own between two pushes: local SGD and elastic averaging. This is the bare form, for
+//! programs without a net; a [`Trainer`](thalweg_train::Trainer) has it by `sync(Sync::Local(8))`.
 //!
 //! The table holds the common weights and its rule is [`Rule::Add`](crate::Rule::Add). A clock is so many steps of a
 //! worker's own.
@@ -18,6 +19,16 @@ pub enum Averaging {
     /// Both are drawn towards each other by this share of their distance (Zhang et al. 2015). A worker keeps weights of
     /// its own; who takes over a slot begins with the common ones.
     Elastic(f32),
+}
+
+impl Averaging {
+    /// What part of the distance between a worker's own weights and the common ones is pushed.
+    pub(crate) fn share(self, n_slots: usize) -> f32 {
+        match self {
+            Averaging::Local => 1.0 / n_slots as f32,
+            Averaging::Elastic(share) => share,
+        }
+    }
 }
 
 /// A program of local steps: `step(part, number, weights)` moves the weights once.
@@ -57,10 +68,7 @@ impl<F: FnMut(Step, u64, &mut [f32])> Program for LocalSteps<F> {
         for i in 0..self.per_clock {
             (self.step)(step, step.clock * self.per_clock + i, &mut own);
         }
-        let share = match self.averaging {
-            Averaging::Local => 1.0 / step.n_slots as f32,
-            Averaging::Elastic(share) => share,
-        };
+        let share = self.averaging.share(step.n_slots);
         let drawn: Vec<f32> = own.iter().zip(common.iter()).map(|(w, c)| share * (w - c)).collect();
         if let Averaging::Elastic(_) = self.averaging {
             own.iter_mut().zip(&drawn).for_each(|(w, d)| *w -= d);

@@ -142,6 +142,50 @@ impl Moved {
         Ok(state)
     }
 
+    /// Whether its state is the number of steps alone.
+    pub(crate) fn has_no_slots(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The slots of a state as numbers of which means can be taken, without the number of steps.
+    pub(crate) fn numbers(&self, state: &[f32]) -> Vec<f32> {
+        let mut rest = state;
+        take(&mut rest, DType::F64, &Shape::from(()));
+        let mut numbers = Vec::with_capacity(rest.len());
+        for (_, dtype, shape) in &self.slots {
+            let slot = take(&mut rest, *dtype, shape);
+            match dtype {
+                // Two f32 whose sum it is, as near as they can come.
+                DType::F64 => numbers.extend(slot.to_vec::<f64>().into_iter().flat_map(|v| {
+                    let high = v as f32;
+                    [high, (v - f64::from(high)) as f32]
+                })),
+                _ => numbers.extend(slot.to_vec::<f32>()),
+            }
+        }
+        numbers
+    }
+
+    /// The state after so many steps whose slots have these numbers.
+    pub(crate) fn state_from(&self, steps: u64, numbers: &[f32]) -> Vec<f32> {
+        let mut state = words(&Tensor::full((), steps as f64, DType::F64));
+        let mut rest = numbers;
+        for (_, dtype, shape) in &self.slots {
+            let n = shape.numel() * if *dtype == DType::F64 { 2 } else { 1 };
+            let (own, others) = rest.split_at(n);
+            rest = others;
+            match dtype {
+                DType::F64 => {
+                    let value = |pair: &[f32]| f64::from(pair[0]) + f64::from(pair[1]);
+                    let values: Vec<f64> = own.chunks_exact(2).map(value).collect();
+                    state.extend(words(&Tensor::from_vec(values, shape.clone())));
+                }
+                _ => state.extend_from_slice(own),
+            }
+        }
+        state
+    }
+
     fn rate(&self, step: u64) -> f64 {
         let at = usize::try_from(step - 1).unwrap_or(usize::MAX).min(self.rates.len() - 1);
         self.rates[at]
@@ -234,6 +278,12 @@ mod tests {
         let find = |n: &str| named.iter().find(|(name, _)| name == n).map(|(_, t)| t.clone());
         let bits = |s: &[f32]| s.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&rule.state_of(find).unwrap()), bits(&state), "{name}");
+        // And being made numbers of.
+        let back = rule.state_from(9, &rule.numbers(&state));
+        let near = |a: &Tensor, b: &Tensor| (a - b).abs().amax(()).to_dtype(DType::F64).item::<f64>() < 1e-12;
+        for ((name, a), (_, b)) in rule.named_state(9, &back).iter().zip(&named) {
+            assert!(near(a, b), "{name}: {a} {b}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use thalweg_core::DType;
 use thalweg_kernels::threads::parallel;
 use thalweg_runtime::{RunError, jit};
 use thalweg_tensor::Tensor;
@@ -50,8 +51,9 @@ pub struct Registry {
     functions: BTreeMap<String, Arc<Function>>,
 }
 
-/// What `compute` runs on a server: a table's values in this shard and the caller's arguments.
-pub type Function = dyn Fn(&[f32], &[f32]) -> Vec<f32> + Send + std::marker::Sync;
+/// What `compute` runs on a server: the values of a table that lie in this shard, their shape (values, or rows and values
+/// per row), and the caller's arguments.
+pub type Function = dyn Fn(&[f32], &[usize], &[f32]) -> Vec<f32> + Send + std::marker::Sync;
 
 impl Registry {
     /// Makes a rule known under a name.
@@ -77,11 +79,35 @@ impl Registry {
         self.rule(name, ByTensors(Mutex::new(Box::new(update))))
     }
 
-    /// Makes a function known that `compute` may call.
+    /// Makes a function known that [`Want::Compute`](crate::table::Want) calls where the values lie, written with tensors,
+    /// `(values, arguments) -> result`. It is compiled. Of a dense table the values are one axis, of rows two: those rows that
+    /// were pushed so far, and the values of a row. It runs in every shard that holds some of the table; the caller gets the
+    /// results one after another, and adds them up where they are sums.
+    ///
+    /// ```
+    /// use thalweg_cluster::Registry;
+    /// let registry = Registry::default().compute("squares", |w, _| w.square().sum(()));
+    /// # drop(registry);
+    /// ```
+    pub fn compute(
+        self,
+        name: impl Into<String>,
+        f: impl Fn(Tensor, Tensor) -> Tensor + Send + 'static,
+    ) -> Self {
+        let compiled = Mutex::new(jit(move |(values, args): (Tensor, Tensor)| f(values, args)));
+        self.function(name, move |values, shape, args| {
+            let both = (Tensor::from_slice(values, shape), Tensor::from_slice(args, [args.len()]));
+            let mut compiled = compiled.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = compiled.call(both).unwrap_or_else(|e| panic!("compute: {e}"));
+            result.to_dtype(DType::F32).to_vec::<f32>()
+        })
+    }
+
+    /// The same, written with slices: values, their shape, arguments.
     pub fn function(
         mut self,
         name: impl Into<String>,
-        f: impl Fn(&[f32], &[f32]) -> Vec<f32> + Send + std::marker::Sync + 'static,
+        f: impl Fn(&[f32], &[usize], &[f32]) -> Vec<f32> + Send + std::marker::Sync + 'static,
     ) -> Self {
         self.functions.insert(name.into(), Arc::new(f));
         self

@@ -225,7 +225,7 @@ impl State {
             None => true,
         };
         let own = self.marks.get(slot.0 as usize).is_some_and(|mark| *mark >= clock);
-        bound && own && wants.keys().all(|id| self.tables.contains_key(id))
+        bound && own && wants.iter().all(|(id, want)| self.tables.contains_key(&want.table(*id)))
     }
 
     /// The values for a slot at this clock. In BSP they are those of exactly this clock, even when a
@@ -240,8 +240,9 @@ impl State {
         };
         let mut reads = Reads::new();
         for (id, want) in wants {
-            let table = self.tables.get(id).ok_or(Refusal::NoTable { table: *id })?;
-            reads.insert(*id, table.read(*id, version, want, &self.plan.registry)?);
+            let from = want.table(*id);
+            let table = self.tables.get(&from).ok_or(Refusal::NoTable { table: from })?;
+            reads.insert(*id, table.read(from, version, want, &self.plan.registry)?);
         }
         Ok(reads)
     }

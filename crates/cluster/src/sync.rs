@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use crate::error::ClusterError;
 use crate::ids::Clock;
+use crate::local::Averaging;
 
 /// How far workers may drift apart.
 ///
@@ -18,7 +19,7 @@ use crate::ids::Clock;
 /// assert_eq!("ssp:3".parse::<Sync>().unwrap(), Sync::Ssp(3));
 /// assert!("ssp".parse::<Sync>().is_err());
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Sync {
     /// Every step waits for the steps before it, of all.
     #[default]
@@ -29,15 +30,51 @@ pub enum Sync {
     Async,
     /// A round is closed without the slowest so many slots, whose gradients are dropped.
     Backup(u32),
+    /// Local SGD: every slot takes so many steps of its own, then all go on from the mean.
+    Local(u64),
+    /// Elastic averaging: every slot keeps weights of its own; after so many steps they and the common weights are drawn
+    /// towards each other by this share of their distance. Nobody waits for anybody.
+    Elastic {
+        /// The share.
+        share: f32,
+        /// The steps.
+        steps: u64,
+    },
 }
 
 impl Sync {
     /// How many clocks a read may lag behind; `None` is no bound.
     pub fn staleness(self) -> Option<Clock> {
         match self {
-            Sync::Bsp | Sync::Backup(_) => Some(0),
+            Sync::Bsp | Sync::Backup(_) | Sync::Local(_) => Some(0),
             Sync::Ssp(s) => Some(s),
-            Sync::Async => None,
+            Sync::Async | Sync::Elastic { .. } => None,
+        }
+    }
+
+    /// What is left for the servers of it: steps of a worker's own are no affair of theirs.
+    pub fn consistency(self) -> Self {
+        match self {
+            Sync::Local(_) => Sync::Bsp,
+            Sync::Elastic { .. } => Sync::Async,
+            other => other,
+        }
+    }
+
+    /// How the common weights and a worker's own come together, where workers have some.
+    pub fn averaging(self) -> Option<Averaging> {
+        match self {
+            Sync::Local(_) => Some(Averaging::Local),
+            Sync::Elastic { share, .. } => Some(Averaging::Elastic(share)),
+            _ => None,
+        }
+    }
+
+    /// Steps between two exchanges with the servers.
+    pub fn steps_per_clock(self) -> u64 {
+        match self {
+            Sync::Local(steps) | Sync::Elastic { steps, .. } => steps.max(1),
+            _ => 1,
         }
     }
 
@@ -93,9 +130,20 @@ impl FromStr for Sync {
             Some(("ssp", "0")) => Ok(Sync::Bsp),
             Some(("ssp", s)) => s.parse().map(Sync::Ssp).map_err(|_| wrong()),
             Some(("backup", b)) => b.parse().map(Sync::Backup).map_err(|_| wrong()),
+            Some(("local", k)) => steps(k).map(Sync::Local).ok_or_else(wrong),
+            Some(("easgd", how)) => {
+                let (share, k) = how.split_once(':').unwrap_or((how, "1"));
+                let share = share.parse().ok().filter(|share| (f32::MIN_POSITIVE..1.0).contains(share));
+                let elastic = share.zip(steps(k)).map(|(share, steps)| Sync::Elastic { share, steps });
+                elastic.ok_or_else(wrong)
+            }
             _ => Err(wrong()),
         }
     }
+}
+
+fn steps(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|n| *n > 0)
 }
 
 impl fmt::Display for Sync {
@@ -105,6 +153,9 @@ impl fmt::Display for Sync {
             Sync::Ssp(s) => write!(f, "ssp:{s}"),
             Sync::Async => write!(f, "async"),
             Sync::Backup(b) => write!(f, "backup:{b}"),
+            Sync::Local(k) => write!(f, "local:{k}"),
+            Sync::Elastic { share, steps: 1 } => write!(f, "easgd:{share}"),
+            Sync::Elastic { share, steps } => write!(f, "easgd:{share}:{steps}"),
         }
     }
 }
@@ -115,7 +166,9 @@ mod tests {
 
     #[test]
     fn every_mode_reads_back_from_its_own_text() {
-        for sync in [Sync::Bsp, Sync::Ssp(7), Sync::Async, Sync::Backup(2)] {
+        let elastic = |steps| Sync::Elastic { share: 0.1, steps };
+        let own = [Sync::Local(8), elastic(1), elastic(16)];
+        for sync in [Sync::Bsp, Sync::Ssp(7), Sync::Async, Sync::Backup(2)].into_iter().chain(own) {
             assert_eq!(sync.to_string().parse::<Sync>().unwrap(), sync);
         }
     }
@@ -133,10 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_mode_names_what_was_given() {
-        for text in ["", "ssp:", "ssp:-1", "bsp:1", "backup", "fast"] {
+    fn a_bad_mode_names_what_was_given_and_what_there_is() {
+        let own = ["local", "local:0", "easgd:", "easgd:0", "easgd:1", "easgd:nan", "easgd:0.1:0", "coded:1"];
+        for text in ["", "ssp:", "ssp:-1", "bsp:1", "backup", "fast"].into_iter().chain(own) {
             let e = text.parse::<Sync>().unwrap_err().to_string();
             assert!(e.contains(&format!("{text:?}")), "{e}");
+            assert!(e.contains("local:STEPS") && e.contains("easgd:SHARE"), "{e}");
         }
     }
 }

@@ -117,8 +117,16 @@ pub enum Want {
     Dense,
     /// Some rows, in this order; the numbers rise strictly.
     Rows(Arc<Vec<u64>>),
-    /// What a registered function makes of the dense range and these arguments.
-    Compute(String, Values),
+    /// What a registered function makes of a table's values here and these arguments. Asked for under a number of its
+    /// own, which no table has, or under that of the table if nothing else is wanted of it.
+    Compute(TableId, String, Values),
+}
+
+impl Want {
+    /// The table that is read for what was asked for under a number.
+    pub fn table(&self, asked: TableId) -> TableId {
+        if let Want::Compute(table, ..) = self { *table } else { asked }
+    }
 }
 
 /// Which of the two versions at hand a pull reads.
@@ -257,11 +265,13 @@ impl Table {
     ) -> Result<Values, Refusal> {
         match (&self.body, want) {
             (Body::Dense { .. }, Want::Dense) => Ok(self.dense(version).clone()),
-            (Body::Dense { .. }, Want::Compute(name, args)) => {
+            (_, Want::Compute(_, name, args)) => {
                 let function = registry
                     .find_function(name)
                     .ok_or_else(|| Refusal::UnknownFunction { function: name.clone() })?;
-                Ok(Arc::new(function(self.dense(version), args)))
+                let (values, shape) = self.all(version);
+                // What lies elsewhere has nothing to say here.
+                Ok(Arc::new(if values.is_empty() { Vec::new() } else { function(&values, &shape, args) }))
             }
             (Body::Rows { rows, previous }, Want::Rows(keys)) => {
                 rising(table, keys)?;
@@ -280,8 +290,22 @@ impl Table {
             }
             (_, Want::Rows(keys)) => Err(form(table, &self.spec, format!("{} row numbers", keys.len()))),
             (_, Want::Dense) => Err(form(table, &self.spec, "a pull of all values".into())),
-            (_, Want::Compute(name, _)) => Err(form(table, &self.spec, format!("a call of `{name}`"))),
         }
+    }
+
+    /// All values that are here, and their shape.
+    fn all(&self, version: Version) -> (Values, Vec<usize>) {
+        let (Body::Rows { rows, previous }, Form::Rows { width, .. }) = (&self.body, &self.spec.form) else {
+            let values = self.dense(version).clone();
+            let shape = vec![values.len()];
+            return (values, shape);
+        };
+        let before = |key: &u64| previous.get(key).filter(|_| version == Version::Previous);
+        // A row that the last round brought was not there before it.
+        let there = rows.iter().filter_map(|(key, row)| before(key).map_or(Some(row), Option::as_ref));
+        let values: Vec<f32> = there.flat_map(|row| &row[..*width]).copied().collect();
+        let n = values.len().checked_div(*width).unwrap_or(0);
+        (Arc::new(values), vec![n, *width])
     }
 
     fn dense(&self, version: Version) -> &Values {

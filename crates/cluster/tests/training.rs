@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use thalweg_cluster::{Cluster, ClusterError, OnCluster, Sync};
+use thalweg_cluster::{Cluster, ClusterError, Gradients, OnCluster, Pulled, Step, Sync};
 use thalweg_data::{Dataset, Examples, Last};
 use thalweg_nn::{Adam, BatchNorm, Dropout, Layer, Linear, Module, Sequential, Sgd};
 use thalweg_tensor::{Reduction, Rng, Tensor};
@@ -97,26 +97,84 @@ fn buffers_and_noise_do_not_depend_on_who_computes() {
             .then(Dropout::new(0.3, &mut rng))
             .then(Linear::new(8, 1, &mut rng))
     };
-    let run = || {
+    let run = |sync| {
         let batches = data().batches(16).last(Last::Drop); // a part of one sample has no variance
-        Trainer::new(net(), Adam::new(0.01), loss).on(alone(2)).fit(batches, Epochs(2)).unwrap()
+        Trainer::new(net(), Adam::new(0.01), loss).on(alone(2)).sync(sync).fit(batches, Epochs(2)).unwrap()
     };
-    let (a, b) = (run(), run());
-    assert_eq!(a.fitted.weights, b.fitted.weights);
-    let moved = a.net.buffers()[0].param.get().abs().amax(()).item::<f32>();
-    assert!(moved > 0.0, "running means come back from the servers");
+    for sync in [Sync::Bsp, Sync::Local(2)] {
+        let (a, b) = (run(sync), run(sync));
+        assert_eq!(a.fitted.weights, b.fitted.weights, "{sync}");
+        let moved = a.net.buffers()[0].param.get().abs().amax(()).item::<f32>();
+        assert!(moved > 0.0, "{sync}: running means come back from the servers");
+    }
 }
 
 #[test]
 fn all_consistencies_learn() {
-    for sync in [Sync::Bsp, Sync::Ssp(3), Sync::Async, Sync::Backup(1)] {
+    let own = [Sync::Local(4), elastic(0.1, 1), elastic(0.2, 4)];
+    for sync in [Sync::Bsp, Sync::Ssp(3), Sync::Async, Sync::Backup(1)].into_iter().chain(own) {
         let trained = Trainer::new(net(), Adam::new(0.02), loss)
             .validate(data().batches(50))
             .on(alone(4).with_sync(sync))
             .fit(data().batches(16), Epochs(60))
             .unwrap();
         assert!(trained.fitted.metrics["loss/validation"] < 0.5, "{trained}");
+        assert_eq!((trained.fitted.steps, trained.sync), (240, sync));
     }
+}
+
+fn elastic(share: f32, steps: u64) -> Sync {
+    Sync::Elastic { share, steps }
+}
+
+#[test]
+fn one_slot_that_steps_on_its_own_does_what_a_trainer_does() {
+    let mut plain = Trainer::new(net(), Adam::new(0.01), loss);
+    plain.fit(data().batches(16), Epochs(3)).unwrap();
+    let want = plain.net().forward(&Tensor::from([[0.5f32, -1.0, 0.25, 2.0]])).item::<f32>();
+    // 12 steps: the last exchange comes after two of five.
+    let trained = Trainer::new(net(), Adam::new(0.01), loss)
+        .on(alone(1))
+        .sync(Sync::Local(5))
+        .fit(data().batches(16), Epochs(3))
+        .unwrap();
+    let got = trained.net.forward(&Tensor::from([[0.5f32, -1.0, 0.25, 2.0]])).item::<f32>();
+    assert!((got - want).abs() < 1e-5, "{got} instead of {want}");
+}
+
+#[test]
+fn local_steps_go_on_from_a_checkpoint_to_the_same_bits_and_in_a_process_without_cluster() {
+    let train = |length, folder: &PathBuf, sync| {
+        let trainer = Trainer::new(net(), Adam::new(0.01), loss).on(alone(3)).sync(sync);
+        trainer.checkpoint_every(Steps(4), folder).resume(true).fit(data().batches(16), Steps(length))
+    };
+    let (whole, halves) = (folder("local-whole"), folder("local-halves"));
+    let want = train(20, &whole, Sync::Local(2)).unwrap();
+    train(9, &halves, Sync::Local(2)).unwrap();
+    assert_eq!(load_latest(halves.join("checkpoints")).unwrap().unwrap().step, 8);
+    let resumed = train(20, &halves, Sync::Local(2)).unwrap();
+    assert_eq!(resumed.fitted.weights, want.fitted.weights);
+    // The files are those of any training, with the optimiser's state.
+    let refused = train(30, &halves, Sync::Local(3)).err().unwrap().to_string();
+    assert!(refused.contains("multiple of 3") && refused.contains("20"), "{refused}");
+    let optimizer = &load_latest(halves.join("checkpoints")).unwrap().unwrap().parts["optimizer"];
+    assert_eq!(optimizer["step"].item::<f64>(), 20.0);
+    assert!(optimizer.iter().any(|(name, t)| name != "step" && t.abs().amax(()).item::<f32>() > 0.0));
+    let mut trainer =
+        Trainer::new(net(), Adam::new(0.01), loss).checkpoint_every(Steps(4), &halves).resume(true);
+    assert_eq!(trainer.fit(data().batches(16), Steps(24)).unwrap().steps, 24);
+    // Elastic averaging begins there with optimisers that have seen nothing, and says so in its own checkpoints.
+    train(28, &halves, elastic(0.3, 1)).unwrap();
+    let elastic = load_latest(halves.join("checkpoints")).unwrap().unwrap();
+    assert_eq!((elastic.step, elastic.parts["optimizer"]["step"].item::<f64>()), (28, 0.0));
+    [whole, halves].iter().for_each(|f| std::fs::remove_dir_all(f).unwrap());
+}
+
+#[test]
+fn a_program_without_a_net_refuses_steps_of_a_workers_own() {
+    let cluster = alone(2).with_sync(Sync::Local(2));
+    let refused = cluster.run(&[], 1, |_: Step, _: &Pulled| Gradients::new()).unwrap_err().to_string();
+    assert!(refused.contains("local:STEPS") && refused.contains("ssp:STALENESS"), "{refused}");
 }
 
 #[test]

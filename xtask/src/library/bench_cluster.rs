@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use thalweg_train::plot::{Plot, Series};
@@ -25,7 +25,9 @@ pub fn run(parts: &[&str]) -> Result<()> {
     let wants = |part: &str| parts.is_empty() || parts.contains(&part);
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--release", "--workspace", "--bin", "thalweg"]);
-    build.args(["--example", "throughput", "--example", "delays"]).current_dir(root());
+    build
+        .args(["--example", "throughput", "--example", "delays", "--example", "hogwild"])
+        .current_dir(root());
     ensure!(build.status()?.success(), "the release build failed");
     if wants("null") {
         null_steps()?;
@@ -38,6 +40,9 @@ pub fn run(parts: &[&str]) -> Result<()> {
     }
     if wants("delays") {
         delays()?;
+    }
+    if wants("hogwild") {
+        hogwild()?;
     }
     Ok(())
 }
@@ -132,26 +137,35 @@ impl Tensorflow {
 fn dense() -> Result<()> {
     let values = (DENSE_BYTES / 4).to_string();
     let tensorflow = Tensorflow::find();
-    let (mut shares, mut over_copy) = (Vec::new(), Vec::new());
+    let iperf = Iperf::find();
+    let (mut shares, mut over_copy, mut over_iperf) = (Vec::new(), Vec::new(), Vec::new());
     println!("dense push and pull of {} MB, one worker, one server; ms, in turns", DENSE_BYTES / 1_000_000);
     println!(
-        "| round | raw TCP | ours by TCP | share of raw | plain copy | ours by shared memory | TensorFlow |"
+        "| round | raw TCP | iperf3 | ours by TCP | share of raw | of iperf3 | plain copy | ours by shared memory | TensorFlow |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|");
     for round in 1..=DENSE_ROUNDS {
         let ours = |memory| {
             let variables = [("THALWEG_SHARED_MEMORY", memory)];
             let options = ["--workers", "1", "--servers", "1"];
             number(&launch_with(&variables, &options, "throughput", &[&values, "15"])?, "median")
         };
+        let iperf = iperf.as_ref().map(Iperf::there_and_back).transpose()?;
         let (raw, tcp, copy, shared) = (raw_tcp()?, ours("off")?, plain_copy(), ours("on")?);
         let theirs = tensorflow.as_ref().filter(|_| round <= ROUNDS);
         let theirs = theirs.map(|t| t.median("dense_step", "1", "15")).transpose()?;
         shares.push(raw / tcp);
         over_copy.push(shared / copy);
+        over_iperf.extend(iperf.map(|iperf| iperf / tcp));
         let share = 100.0 * raw / tcp;
-        let theirs = theirs.map_or("–".to_owned(), |t| format!("{t:.1}"));
-        println!("| {round} | {raw:.1} | {tcp:.1} | {share:.0} % | {copy:.1} | {shared:.1} | {theirs} |");
+        let of_iperf = iperf.map_or("–".to_owned(), |iperf| format!("{:.0} %", 100.0 * iperf / tcp));
+        let [iperf, theirs] = [iperf, theirs].map(|ms| ms.map_or("–".to_owned(), |ms| format!("{ms:.1}")));
+        println!(
+            "| {round} | {raw:.1} | {iperf} | {tcp:.1} | {share:.0} % | {of_iperf} | {copy:.1} | {shared:.1} | {theirs} |"
+        );
+    }
+    if let Some(share) = median(over_iperf) {
+        println!("median: by TCP {:.0} % of iperf3", 100.0 * share);
     }
     let (share, over_copy) = (median(shares).unwrap_or(0.0), median(over_copy).unwrap_or(0.0));
     println!(
@@ -159,6 +173,47 @@ fn dense() -> Result<()> {
         100.0 * share
     );
     Ok(())
+}
+
+/// iperf3, where it is installed.
+struct Iperf;
+
+impl Iperf {
+    fn find() -> Option<Self> {
+        let has = Command::new("iperf3").arg("--version").output().is_ok_and(|o| o.status.success());
+        if !has {
+            println!("skipped: iperf3 is not installed");
+        }
+        has.then_some(Self)
+    }
+
+    /// The time in ms in which it would send so many bytes and get as many back, by its own rate over 20 times as many.
+    fn there_and_back(&self) -> Result<f64> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+        let mut server = Command::new("iperf3");
+        server.args(["-s", "-1", "-B", "127.0.0.1", "-p", &port]).stdout(Stdio::null());
+        let mut server = server.spawn()?;
+        let bytes = (20 * DENSE_BYTES).to_string();
+        let mut client = Command::new("iperf3");
+        client.args(["-c", "127.0.0.1", "-p", &port, "-n", &bytes, "-J"]);
+        // The server needs a moment until it listens.
+        let until = Instant::now() + Duration::from_secs(5);
+        let output = loop {
+            let output = client.output()?;
+            if output.status.success() || Instant::now() > until {
+                break output;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let _ = server.kill();
+        server.wait()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "{client:?} failed:\n{text}");
+        let told: serde_json::Value = serde_json::from_str(&text).context("iperf3 prints JSON")?;
+        let rate = told["end"]["sum_received"]["bits_per_second"].as_f64();
+        let rate = rate.with_context(|| format!("iperf3 tells no rate: {text}"))?;
+        Ok(2.0 * 8.0 * DENSE_BYTES as f64 / rate * 1e3)
+    }
 }
 
 /// The median time in ms of copying so many bytes there and back in one process.
@@ -209,6 +264,24 @@ fn sparse() -> Result<()> {
     for rows in ["1000", "100000", "10000000"] {
         let text = launch(&["--workers", "1", "--servers", "1"], "throughput", &["rows", rows, "3000"])?;
         println!("| {rows} | {} | {} |", number(&text, "median")?, number(&text, "p99")?);
+    }
+    Ok(())
+}
+
+/// Threads on the same weights beside one thread with plain numbers, on the rows of a file such as a9a.
+fn hogwild() -> Result<()> {
+    let Ok(file) = std::env::var("THALWEG_A9A") else {
+        println!("skipped: set THALWEG_A9A to the file a9a, from the LIBSVM data page, for Hogwild");
+        return Ok(());
+    };
+    println!(
+        "Hogwild on {file}: two threads on the same weights, one, and plain numbers; 20 epochs, in turns"
+    );
+    for round in 1..=DENSE_ROUNDS {
+        let output = Command::new(example("hogwild")).args([&file, "2", "20"]).output()?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "hogwild failed:\n{told}");
+        println!("round {round}: {}", told.lines().collect::<Vec<_>>().join("; "));
     }
     Ok(())
 }

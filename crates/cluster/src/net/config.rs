@@ -14,7 +14,8 @@
 //! | `THALWEG_SLOTS` | parts of a batch | the number of workers |
 //! | `THALWEG_SHARDS` | parts of the parameters | the number of servers |
 //! | `THALWEG_REPLICAS` | servers per shard | 2, or 1 with one server |
-//! | `THALWEG_SYNC` | `bsp`, `ssp:S`, `async`, `backup:B` | `bsp` |
+//! | `THALWEG_SYNC` | `bsp`, `ssp:S`, `async`, `backup:B`; for nets also `local:STEPS`, `easgd:SHARE[:STEPS]` | `bsp` |
+//! | `THALWEG_CODEC` | how pushes to dense tables are made smaller: `f32`, `bf16`, `int8`, `topk:ONE_IN` | `f32` |
 //! | `THALWEG_STATE` | the coordinator's file | none |
 //! | `THALWEG_CHECKPOINTS` | where checkpoints lie, such as `s3://bucket/path` | in the folder of the run |
 //! | `THALWEG_LEASE_MS` | how long silence is borne | 300 |
@@ -36,6 +37,7 @@ use std::time::Duration;
 use super::handshake::Secret;
 use super::membership::{Embedded, Membership};
 use super::stream::Security;
+use crate::codec::Codec;
 use crate::coordinator::Size;
 use crate::error::ClusterError;
 use crate::sync::Sync;
@@ -102,6 +104,8 @@ pub struct Config {
     pub size: Size,
     /// The consistency.
     pub sync: Sync,
+    /// How what this worker pushes is made smaller.
+    pub codec: Codec,
     /// The coordinator's file.
     pub state: Option<PathBuf>,
     /// Where checkpoints lie, if not in the folder of the run.
@@ -176,6 +180,7 @@ impl Config {
             bind,
             size,
             sync: get("THALWEG_SYNC").map_or(Ok(Sync::Bsp), |s| s.parse())?,
+            codec: get("THALWEG_CODEC").map_or(Ok(Codec::F32), |s| s.parse())?,
             state: get("THALWEG_STATE").map(PathBuf::from),
             checkpoints: get("THALWEG_CHECKPOINTS"),
             timing,
@@ -332,6 +337,7 @@ mod tests {
             (vec![("THALWEG_SLOTS", "0")], "THALWEG_SLOTS is \"0\""),
             (vec![("THALWEG_SLOTS", "many")], "\"many\""),
             (vec![("THALWEG_SYNC", "bps")], "\"bps\""),
+            (vec![("THALWEG_CODEC", "zip")], "\"zip\""),
             (vec![("THALWEG_SHARED_MEMORY", "yes")], "should be on or off"),
         ] {
             let e = config(&variables).unwrap_err().to_string();

@@ -128,7 +128,9 @@ pub(super) fn values(learned: &[Learned], n_slots: usize, pulled: &Pulled) -> Pu
         let rows = pulled.chunks_exact(width + n_slots * (1 + sums));
         Some((id, Arc::new(rows.flat_map(|row| &row[..*width]).copied().collect())))
     };
-    (0..).map(TableId).zip(learned).filter_map(own).collect()
+    // Behind the tables and the loss lies what servers computed.
+    let computed = pulled.range(TableId(learned.len() as u32 + 1)..).map(|(id, v)| (*id, v.clone()));
+    (0..).map(TableId).zip(learned).filter_map(own).chain(computed).collect()
 }
 
 /// What a slot says, in the form that servers take.

@@ -1,6 +1,6 @@
 //! Logistic regression on sparse rows with an L2 penalty, labels ±1. Each slot has a part of the samples; a step pulls
 //! only the weights of the features that its samples have, and pushes only their gradients, divided by a bound on
-//! their curvature. The servers keep the latest gradient of each slot and move against the sum of all, so slots that lag
+//! their curvature. What the weights cost is computed where they lie. The servers keep the latest gradient of each slot and move against the sum of all, so slots that lag
 //! leave no bias (Roux et al. 2012), at the rate of Adagrad (Duchi et al. 2011).
 
 use std::cell::OnceCell;
@@ -13,10 +13,13 @@ use super::{Learned, Model};
 use crate::cluster::{Gradients, Pulled, Step};
 use crate::error::ClusterError;
 use crate::ids::TableId;
+use crate::rule::Registry;
 use crate::state::Wants;
 use crate::table::{Delta, Want};
 
 const W: TableId = TableId(0);
+/// What the servers say of the weights: the sum of their squares, from each shard.
+const SQUARES: TableId = TableId(2);
 /// A row: the weight, and the sum of the squares of its gradients.
 const WIDTH: usize = 2;
 const RATE: f32 = 0.3;
@@ -90,9 +93,16 @@ impl Model for Logistic {
         vec![Learned::Statistics { name: "weights", rows, width: WIDTH, sums: 1, make }]
     }
 
+    fn functions(&self, registry: Registry) -> Registry {
+        registry.compute("squares", |rows, _| rows.narrow(1, 0, 1).square().sum(()))
+    }
+
+    /// No slot has all weights; the first asks the servers what they cost.
     fn wants(&self, step: Step) -> Option<Wants> {
         let features = self.slots(step.n_slots).features[step.slot.0 as usize].clone();
-        Some(Wants::from([(W, Want::Rows(Arc::new(features)))]))
+        let squares = Want::Compute(W, "squares".to_owned(), Arc::default());
+        let cost = (step.slot.0 == 0).then_some((SQUARES, squares));
+        Some([(W, Want::Rows(Arc::new(features)))].into_iter().chain(cost).collect())
     }
 
     fn step(&self, step: Step, values: &Pulled) -> (Gradients, f64) {
@@ -102,7 +112,8 @@ impl Model for Logistic {
         features.iter().zip(values[&W].iter().step_by(WIDTH)).for_each(|(i, v)| w[*i as usize] = *v);
         let mut gradient: Vec<f32> =
             w.iter().zip(shares).map(|(w, share)| self.penalty * share * w).collect();
-        let mut loss = 0.5 * w.iter().zip(&gradient).map(|(w, g)| f64::from(w * g)).sum::<f64>();
+        let squares = values.get(&SQUARES).map_or(0.0, |s| s.iter().map(|s| f64::from(*s)).sum());
+        let mut loss = 0.5 * f64::from(self.penalty) * squares;
         for row in self.part(step) {
             let margin = margin(&self.train, row, &w);
             let slope = -self.train.labels()[row] / (1.0 + margin.exp()) / n;

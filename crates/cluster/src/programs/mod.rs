@@ -26,6 +26,7 @@ pub use solver::Solver;
 pub use topics::Topics;
 
 use crate::cluster::{Gradients, Pulled, Step};
+use crate::rule::Registry;
 use crate::state::Wants;
 
 /// A program that learns tables of numbers from samples.
@@ -71,7 +72,13 @@ pub trait Model {
         1
     }
 
-    /// What a step reads; `None` is everything.
+    /// Makes functions known that servers run where the values lie, for [`Want::Compute`](crate::table::Want).
+    fn functions(&self, registry: Registry) -> Registry {
+        registry
+    }
+
+    /// What a step reads; `None` is everything. A result of a function is asked for under a number above that of the
+    /// loss, which follows those of the tables.
     fn wants(&self, step: Step) -> Option<Wants> {
         let _ = step;
         None

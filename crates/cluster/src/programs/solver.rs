@@ -74,6 +74,7 @@ impl<'a, M: Model> Solver<'a, M> {
         let mut specs: Vec<TableSpec> = learned.iter().map(|l| l.spec(n_slots)).collect();
         specs.push(loss_table());
         cluster = learned.iter().fold(cluster, |cluster, table| table.register(cluster));
+        cluster = cluster.with_registry(|registry| model.functions(registry));
         cluster = cluster.with_rule(RECENT, Recent::of(sync, n_slots));
         let place = self.folder.as_deref().map(|folder| cluster.checkpoints_of(folder)).transpose()?;
         let folder = self.folder.zip(place);
@@ -116,7 +117,7 @@ impl<'a, M: Model> Solver<'a, M> {
         let run = cluster.run(&specs, clocks, &mut work)?;
         let keeper = run.slot == Slot(0);
         let (net, fitted) = work.finish(&run, keeper)?;
-        Ok(Trained { net, fitted, waited: run.waited, sync, keeper })
+        Ok(Trained { net, fitted, waited: run.waited, traffic: run.traffic, sync, keeper })
     }
 }
 
@@ -204,6 +205,10 @@ impl<M: Model> Program for &mut Work<'_, M> {
         let mut gradients = pushed(&self.learned, step.slot, self.n_slots, said);
         gradients.push((self.loss(), Delta::Dense(Arc::new(vec![(loss * self.share) as f32]))));
         gradients
+    }
+
+    fn is_exact(&self, table: TableId) -> bool {
+        table == self.loss()
     }
 
     fn problem(&mut self) -> Option<ClusterError> {

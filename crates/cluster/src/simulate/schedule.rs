@@ -70,7 +70,7 @@ pub enum What {
 }
 
 /// A simulated run: its size, its mode and all that goes wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     /// From which it was drawn; also drives the network.
     pub seed: u64,

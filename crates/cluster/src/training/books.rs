@@ -41,7 +41,7 @@ pub(crate) struct Open {
 }
 
 impl Books {
-    /// Brings the books to a clock: notes the loss of the step before it, and where its samples begin if `start` says in
+    /// Brings the books to a clock, counted in steps: notes the loss of the step before it, and where its samples begin if `start` says in
     /// which order they come. `None` while another process still holds them.
     pub fn at(
         &mut self,
@@ -55,6 +55,9 @@ impl Books {
         }
         let Some(open) = &mut self.open else { return Ok(None) };
         let state = &mut open.state;
+        // A clock may be several steps.
+        let before = state.step;
+        let passed = |every: u64| clock / every > before / every;
         if clock > state.step {
             if !fresh {
                 state.pending = (state.pending.0 + 1, state.pending.1 + loss);
@@ -63,10 +66,7 @@ impl Books {
         }
         let (epoch, at) = (clock / self.per_epoch, (clock % self.per_epoch) as usize);
         state.position = start.map(|start| Position { epoch, sample: at * self.size, ..start });
-        if clock.is_multiple_of(self.log_every)
-            || clock.is_multiple_of(self.per_epoch)
-            || clock == self.clocks
-        {
+        if passed(self.log_every) || passed(self.per_epoch) || clock == self.clocks {
             open.log_loss()?;
         }
         if clock > 0 && clock.is_multiple_of(self.every) && open.checkpoints.is_some() && !fresh {

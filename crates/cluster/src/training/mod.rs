@@ -3,11 +3,13 @@
 //! Each trainable parameter is a table whose rule is the optimiser, each buffer a table that gathers changes. A slot
 //! computes the gradient of its part of the batch, weighed by its share of the samples, so that the sum of a round is
 //! the gradient of the mean loss of the whole batch. Without rounds each part is a small batch of its own, with as much less
-//! of the learning rate. Who computes the first slot keeps the books: losses, validation,
+//! of the learning rate. With `local:STEPS` and `easgd:SHARE` the slots run the optimiser themselves and the servers
+//! keep what they have in common. Who computes the first slot keeps the books: losses, validation,
 //! the manifests of checkpoints.
 
 mod books;
 mod loss;
+mod own;
 mod program;
 mod saved;
 
@@ -24,6 +26,7 @@ use thalweg_tensor::Tensor;
 use thalweg_train::{Fitted, Span, TrainError, Trainer};
 
 use crate::cluster::Cluster;
+use crate::codec::Codec;
 use crate::error::ClusterError;
 use crate::ids::Slot;
 use crate::optimise::by_optimizer;
@@ -31,6 +34,7 @@ use crate::sync::Sync;
 
 pub(crate) use books::Books;
 pub(crate) use loss::{RECENT, Recent, loss_table};
+use own::{MEAN, Mean, Own};
 use program::{Learning, tables};
 use saved::storage;
 
@@ -80,6 +84,8 @@ pub struct Trained<N> {
     pub fitted: Fitted,
     /// Time that this worker spent waiting for others.
     pub waited: Duration,
+    /// Bytes that this worker received and sent.
+    pub traffic: [u64; 2],
     /// The consistency.
     pub sync: Sync,
     /// Whether this worker kept the books, and should be the one that prints.
@@ -99,9 +105,15 @@ where
     B: Tree + 'static,
     L: Fn(&N, B) -> Tensor,
 {
-    /// The consistency; without this word, the one of the environment.
+    /// The consistency, or how workers that step on their own are averaged; without this word, as the environment says.
     pub fn sync(mut self, sync: Sync) -> Self {
         self.cluster = self.cluster.with_sync(sync);
+        self
+    }
+
+    /// Makes what workers push smaller; without this word, as the environment says.
+    pub fn codec(mut self, codec: Codec) -> Self {
+        self.cluster = self.cluster.with_codec(codec);
         self
     }
 
@@ -132,14 +144,17 @@ where
             let (samples, size) = (batches.dataset().len(), batches.size());
             return Err(TrainError::NoBatch { samples, size }.into());
         }
-        let clocks = length.steps(per_epoch);
+        let steps = length.steps(per_epoch);
         let base = parts.optimizer.lr();
         let rate = |clock| parts.schedule.as_ref().map_or(base, |s| s.lr(clock, base));
-        let last = if parts.schedule.is_some() { clocks } else { 1 };
+        let last = if parts.schedule.is_some() { steps } else { 1 };
         let rates = Arc::new((0..last.max(1)).map(rate).collect());
         let sync = cluster.sync();
+        cluster = cluster.with_sync(sync.consistency());
+        let per_clock = sync.steps_per_clock();
+        let own_steps = sync.averaging().is_some();
         // Without rounds every push is a step of its own.
-        let pushes = if sync.gathers() { 1 } else { cluster.n_slots() };
+        let pushes = if sync.gathers() || own_steps { 1 } else { cluster.n_slots() };
         // No server sees all gradients. Each slot bounds the norm of its own, and with it that of their mean.
         let clip = parts.optimizer.clipping().filter(|clip| matches!(clip, Clip::Norm { .. }));
         let optimizer = match clip {
@@ -148,20 +163,22 @@ where
         };
         let moved = by_optimizer(optimizer, &parts.net, rates)?;
         let moved: Vec<_> = moved.into_iter().map(|m| Arc::new(m.with_pushes(pushes))).collect();
-        let names: Vec<String> = moved.iter().map(|m| m.name.clone()).collect();
-        let specs = tables(&parts.net, &names)?;
+        let own = Own::of(sync, &moved);
+        let specs = tables(&parts.net, &moved, own.as_ref())?;
+        cluster = cluster.with_rule(MEAN, Mean);
         for rule in &moved {
             cluster = cluster.with_rule(program::rule_name(&rule.name), rule.clone());
         }
         let recent = Recent::of(sync, cluster.n_slots());
         cluster = cluster.with_rule(RECENT, recent);
-        let every = parts.every.steps(per_epoch);
+        let every = parts.every.steps(per_epoch).div_ceil(per_clock).max(1); // clocks
         let place = parts.folder.as_deref().map(|folder| cluster.checkpoints_of(folder)).transpose()?;
         let folder = parts.folder.zip(place);
         match &folder {
             Some((folder, place)) => {
                 let place = (folder.as_path(), place);
-                let found = storage(place, every, parts.resume, &moved, &parts.net, &specs, &cluster)?;
+                let found =
+                    storage(place, every, parts.resume, (&moved, sync), &parts.net, &specs, &cluster)?;
                 cluster = cluster.with_storage(found);
             }
             None if parts.resume => return Err(TrainError::Nowhere.into()),
@@ -170,14 +187,14 @@ where
         let books = Books {
             n_shards: cluster.n_shards() as u32,
             folder,
-            every,
+            every: every * per_clock,
             size: batches.size(),
             keep: parts.keep,
             resume: parts.resume,
             config: parts.config,
             log_every: parts.log_every,
             per_epoch,
-            clocks,
+            clocks: steps,
             open: None,
         };
         let share = cluster.n_slots() as f32 / cluster.quorum() as f32;
@@ -192,9 +209,11 @@ where
             batches: if parts.shuffle { batches.shuffled(0) } else { batches },
             shuffle: parts.shuffle,
             per_epoch,
-            clocks,
+            steps,
+            per_clock,
             share,
             pushes,
+            own,
             books,
             loaders: BTreeMap::new(),
             problem: None,
@@ -203,14 +222,14 @@ where
         let mut compiled = learning.compile();
         let run = cluster.run(
             &specs,
-            clocks,
+            steps.div_ceil(per_clock),
             program::Compiled { learning: &mut learning, compiled: &mut compiled },
         )?;
         drop(compiled);
         let keeper = run.slot == Slot(0);
         let fitted = learning.finish(&run, keeper)?;
-        let waited = run.waited;
+        let (waited, traffic) = (run.waited, run.traffic);
         drop(learning);
-        Ok(Trained { net: parts.net, fitted, waited, sync, keeper })
+        Ok(Trained { net: parts.net, fitted, waited, traffic, sync, keeper })
     }
 }

@@ -16,11 +16,13 @@ use thalweg_train::{
 
 use super::books::Books;
 use super::loss_table;
+use super::own::{MEAN, Own};
 use crate::cluster::{Gradients, Program, Pulled, Run, Step};
 use crate::error::ClusterError;
 use crate::ids::{Clock, Slot, TableId};
 use crate::layout::TableSpec;
-use crate::rule::Rule;
+use crate::optimise::Moved;
+use crate::rule::{Rule, UpdateRule};
 use crate::table::{Delta, Values};
 
 /// The name of the rule that moves a parameter.
@@ -28,19 +30,28 @@ pub(super) fn rule_name(param: &str) -> String {
     format!("move {param}")
 }
 
-/// The tables of a net: what is trained, in the order of the names; the buffers; the loss.
-pub(super) fn tables(net: &impl Module, trained: &[String]) -> Result<Vec<TableSpec>, ClusterError> {
+/// The tables of a net: what is trained, in the order of its rules; the buffers; the states of optimisers that workers
+/// run, if servers keep them; the loss.
+pub(super) fn tables(
+    net: &impl Module,
+    trained: &[Arc<Moved>],
+    own: Option<&Own>,
+) -> Result<Vec<TableSpec>, ClusterError> {
     let mut specs = Vec::new();
     let value = |n: &Named| match n.param.meta().dtype {
         DType::F32 => Ok(Arc::new(n.param.get().to_vec::<f32>())),
         other => Err(ClusterError::Dtype { name: n.name.clone(), got: other.to_string() }),
     };
-    for (named, name) in net.trainable().iter().zip(trained) {
-        let rule = Rule::Named(rule_name(name));
+    for (named, moved) in net.trainable().iter().zip(trained) {
+        let rule = if own.is_some() { Rule::Add } else { Rule::Named(rule_name(&moved.name)) };
         specs.push(TableSpec::Whole { values: value(named)?, rule });
     }
     for named in net.buffers() {
         specs.push(TableSpec::Whole { values: value(&named)?, rule: Rule::Add });
+    }
+    for moved in trained.iter().filter(|_| own.is_some_and(Own::shares_state)) {
+        let first = moved.numbers(&moved.first_state(moved.shape.numel()));
+        specs.push(TableSpec::Whole { values: Arc::new(first), rule: Rule::Named(MEAN.into()) });
     }
     specs.push(loss_table());
     Ok(specs)
@@ -58,9 +69,11 @@ pub(super) struct Learning<'a, N, B, L, D: Dataset> {
     pub batches: Batches<D>,
     pub shuffle: bool,
     pub per_epoch: u64,
-    pub clocks: Clock,
-    pub share: f32,    // what a push counts for, when some are left out
-    pub pushes: usize, // of a clock that are a step each
+    pub steps: u64,
+    pub per_clock: u64, // steps between two exchanges
+    pub share: f32,     // what a push counts for, when some are left out
+    pub pushes: usize,  // of a clock that are a step each
+    pub own: Option<Own>,
     pub books: Books,
     pub loaders: BTreeMap<Slot, (Clock, Loader<D>)>, // with the clock of the next batch
     pub problem: Option<ClusterError>,
@@ -134,6 +147,11 @@ where
         Ok(loader.next().filter(|_| own > 0).map(|batch| (batch, own, all)))
     }
 
+    /// The steps before a clock.
+    fn steps_at(&self, clock: Clock) -> u64 {
+        (clock * self.per_clock).min(self.steps)
+    }
+
     /// Noise is a function of slot and clock, whoever draws it.
     fn set_noise(&self, step: Step) {
         let at = (step.clock * step.n_slots as u64 + u64::from(step.slot.0)) << 16;
@@ -153,6 +171,11 @@ where
         if step.slot == Slot(0) {
             self.keep_books(compiled, step.clock, pulled)?;
         }
+        if let Some(mut own) = self.own.take() {
+            let pushed = self.own_steps(compiled, &mut own, step, pulled);
+            self.own = Some(own);
+            return pushed;
+        }
         self.set_noise(step);
         let Some((batch, own, all)) = self.batch(step)? else { return Ok(Gradients::new()) };
         let (loss, gradients) = (compiled.step)(batch).map_err(TrainError::from)?;
@@ -169,6 +192,44 @@ where
         Ok((0..).map(TableId).zip(deltas).collect())
     }
 
+    /// The steps of a clock that a slot takes without asking anybody.
+    fn own_steps(
+        &mut self,
+        compiled: &mut Functions<'a, B>,
+        own: &mut Own,
+        step: Step,
+        pulled: &Pulled,
+    ) -> Result<Gradients, ClusterError> {
+        let (from, to) = (self.steps_at(step.clock), self.steps_at(step.clock + 1));
+        let (trained, buffers) = (self.net.trainable(), self.net.buffers());
+        let common: Vec<&Values> = pulled.values().collect();
+        let mut copied = own.begin(step.slot, from, &common, buffers.len());
+        for (named, values) in
+            trained.iter().chain(&buffers).zip(copied.weights.iter().chain(&copied.buffers))
+        {
+            named.param.set(Tensor::from_slice(values, named.param.meta().shape));
+        }
+        let mut loss = 0.0;
+        for clock in from..to {
+            let one = Step { clock, ..step };
+            self.set_noise(one);
+            let Some((batch, samples, all)) = self.batch(one)? else { continue };
+            let (found, gradients) = (compiled.step)(batch).map_err(TrainError::from)?;
+            loss += found.to_dtype(DType::F32).item::<f32>() * samples as f32 / all as f32;
+            for (i, (named, gradient)) in trained.iter().zip(&gradients).enumerate() {
+                own.move_one(&mut copied, i, clock + 1, &gradient.to_vec::<f32>());
+                named.param.set(Tensor::from_slice(&copied.weights[i], named.param.meta().shape));
+            }
+        }
+        for (named, values) in buffers.iter().zip(&mut copied.buffers) {
+            *values = named.param.get().to_vec::<f32>();
+        }
+        let mut pushed = own.end(step.slot, step.n_slots, copied, &common);
+        pushed.push(vec![loss / (to - from).max(1) as f32]);
+        let dense = |values: Vec<f32>| Delta::Dense(Arc::new(values));
+        Ok((0..).map(TableId).zip(pushed.into_iter().map(dense)).collect())
+    }
+
     /// At the first slot: the loss of the steps before, validation, checkpoints.
     fn keep_books(
         &mut self,
@@ -177,13 +238,16 @@ where
         pulled: &Pulled,
     ) -> Result<(), ClusterError> {
         let here = self.batches.position();
+        let before = self.steps_at(clock.saturating_sub(1));
+        let clock = self.steps_at(clock);
+        let passed = |every: u64| clock / every > before / every;
         let loss = pulled.values().next_back().map_or(f32::NAN, |v: &Values| v[0]);
         let Some(books) = self.books.at(clock, f64::from(loss), Some(here))? else { return Ok(()) };
         if clock > 0 && !loss.is_finite() {
             return Err(TrainError::Diverged { step: clock, loss: loss.into() }.into());
         }
-        let ends_epoch = clock > 0 && clock.is_multiple_of(self.per_epoch);
-        let is_due = clock > 0 && (clock.is_multiple_of(self.validate_every) || clock == self.clocks);
+        let ends_epoch = passed(self.per_epoch);
+        let is_due = clock > 0 && (passed(self.validate_every) || clock == self.steps);
         if is_due && let Some(validation) = self.validation {
             self.net.eval();
             let names = [VALIDATION_LOSS].into_iter().chain(self.metrics.iter().map(|(n, _)| n.as_str()));
@@ -204,7 +268,7 @@ where
         if clock > 0 && !self.callbacks.is_empty() {
             let own_seconds = self.began.elapsed().as_secs_f64();
             let (metrics, epoch) = (books.state.metrics.clone(), books.state.epoch());
-            let (step, steps, loss) = (clock, self.clocks, loss.into());
+            let (step, steps, loss) = (clock, self.steps, loss.into());
             let now = Progress { step, steps, epoch, loss, metrics, own_steps: clock, own_seconds };
             for callback in &mut self.callbacks {
                 let mut stop = callback.after_step(&now, self.net);
@@ -228,17 +292,17 @@ where
         let seconds = run.elapsed.as_secs_f64();
         let mut fitted = Fitted {
             ended: Ended::Done,
-            steps: self.clocks,
-            epochs: self.clocks / self.per_epoch,
+            steps: self.steps,
+            epochs: self.steps / self.per_epoch,
             loss: run.pulled.values().next_back().map_or(f64::NAN, |v| v[0].into()),
             metrics: BTreeMap::new(),
             seconds,
-            steps_per_second: self.clocks as f64 / seconds.max(1e-9),
+            steps_per_second: self.steps as f64 / seconds.max(1e-9),
             weights: String::new(),
         };
         if keeper {
             let mut compiled = self.compile();
-            self.keep_books(&mut compiled, self.clocks, &run.pulled)?;
+            self.keep_books(&mut compiled, self.steps.div_ceil(self.per_clock), &run.pulled)?;
             self.net.eval();
             fitted.weights = weights_hash(self.net);
             let noise = self.net.noise().into_iter().map(|n| (n.name, n.param.get())).collect();
@@ -262,6 +326,13 @@ where
             self.learning.problem = Some(problem);
             Gradients::new()
         })
+    }
+
+    /// Changes of weights and buffers may come late, but neither the loss nor states of optimisers, which take the place
+    /// of what was there.
+    fn is_exact(&self, table: TableId) -> bool {
+        let net = self.learning.net;
+        table.0 as usize >= net.trainable().len() + net.buffers().len()
     }
 
     fn problem(&mut self) -> Option<ClusterError> {

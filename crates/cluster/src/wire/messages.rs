@@ -48,7 +48,7 @@ wire!(enum Form, "form" { 0 Dense { len }, 1 Rows { width, init } });
 wire!(enum Init, "first value" { 0 Zero, 1 Uniform { seed, scale } });
 wire!(enum Rule, "rule" { 0 Add, 1 Sgd { lr }, 2 Adagrad { lr, eps }, 3 Named(name) });
 wire!(enum Codec, "codec" { 0 F32, 1 Bf16, 2 Int8, 3 TopK(one_in) });
-wire!(enum Want, "wish" { 0 Dense, 1 Rows(keys), 2 Compute(name, args) });
+wire!(enum Want, "wish" { 0 Dense, 1 Rows(keys), 2 Compute(table, name, args) });
 wire!(enum Contents, "contents" {
     0 Dense { values, state, previous },
     1 Rows { rows, previous }

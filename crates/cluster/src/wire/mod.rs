@@ -54,7 +54,7 @@ impl Default for Limits {
 }
 
 /// Frames of one lane stay in order; a frame of a lower lane goes first, even between two chunks of another.
-/// The first shards hold the first layers.
+/// The first shards hold the first of the dense tables.
 fn lane(message: &Data) -> u8 {
     (message.shard().0 % 256) as u8
 }

@@ -1,0 +1,103 @@
+//! Functions that servers run where the values lie, and pushes that were made smaller, on real sockets.
+
+use std::sync::Arc;
+
+use thalweg_cluster::codec::Codec;
+use thalweg_cluster::state::Wants;
+use thalweg_cluster::table::{Delta, Init, Want};
+use thalweg_cluster::{
+    Cluster, ClusterError, Gradients, Program, Pulled, Registry, Rule, Run, Step, TableId, TableSpec,
+};
+
+const DENSE: TableId = TableId(0);
+const ROWS: TableId = TableId(1);
+const OF_DENSE: TableId = TableId(10);
+const OF_ROWS: TableId = TableId(11);
+
+/// Adds to both tables and asks for sums of them, never for the dense values themselves until the end.
+struct Summing {
+    function: &'static str,
+    seen: Vec<(f32, f32)>, // by clock: what the servers said of the dense table and of the rows
+}
+
+fn keys() -> Arc<Vec<u64>> {
+    Arc::new((0..40).collect())
+}
+
+impl Program for &mut Summing {
+    fn wants(&mut self, step: Step, _tables: &[TableSpec]) -> Wants {
+        let compute = |of| Want::Compute(of, self.function.to_owned(), Arc::new(vec![2.0]));
+        let mut wants = Wants::from([(OF_DENSE, compute(DENSE)), (OF_ROWS, compute(ROWS))]);
+        if step.clock == 4 {
+            wants.extend([(DENSE, Want::Dense), (ROWS, Want::Rows(keys()))]);
+        }
+        wants
+    }
+
+    fn compute(&mut self, step: Step, pulled: &Pulled) -> Gradients {
+        if step.slot.0 == 0 {
+            self.seen.push((pulled[&OF_DENSE].iter().sum(), pulled[&OF_ROWS].iter().sum()));
+        }
+        let dense = Delta::Dense(Arc::new(vec![1.0; 100]));
+        let rows = Delta::Rows(keys(), Arc::new((0..80).map(|i| f32::from(i % 2 == 0)).collect()));
+        vec![(DENSE, dense), (ROWS, rows)]
+    }
+}
+
+/// Two slots, two shards, four clocks.
+fn run(function: &'static str) -> Result<(Run, Vec<(f32, f32)>), ClusterError> {
+    let registry = Registry::default().compute("squares", |values, factor| values.square().sum(()) * factor);
+    let tables = [
+        TableSpec::Dense { values: Arc::new(vec![0.0; 100]), rule: Rule::Add },
+        TableSpec::Rows { width: 2, init: Init::Zero, rule: Rule::Add },
+    ];
+    let mut summing = Summing { function, seen: Vec::new() };
+    let run = Cluster::with(registry)?.with_slots(2).with_shards(2).run(&tables, 4, &mut summing)?;
+    Ok((run, summing.seen))
+}
+
+#[test]
+fn servers_compute_with_tensors_where_the_values_lie() {
+    let (run, seen) = run("squares").unwrap();
+    // Each clock adds 2 to 100 dense values and to the first of the two values of 40 rows; arguments double the sums.
+    let after = |clock: u32| (2 * clock * 2 * clock * 2) as f32;
+    let want: Vec<(f32, f32)> = (0..4).map(|clock| (100.0 * after(clock), 40.0 * after(clock))).collect();
+    assert_eq!(seen, want);
+    assert_eq!(run.pulled[&DENSE].as_slice(), [8.0; 100]);
+    assert_eq!(run.pulled[&OF_DENSE].len(), 2, "one result of each shard");
+    assert_eq!(run.pulled[&OF_DENSE].iter().sum::<f32>(), 100.0 * after(4));
+    assert_eq!(run.pulled[&OF_ROWS].iter().sum::<f32>(), 40.0 * after(4));
+}
+
+#[test]
+fn a_function_that_nobody_registered_is_refused_by_name() {
+    let refused = run("cubes").unwrap_err().to_string();
+    assert!(refused.contains("cubes"), "{refused}");
+}
+
+/// Steps towards 3 with pushes that were made smaller; the distance that is left, and the bytes that were sent.
+fn squeezed(codec: Codec) -> (f32, u64) {
+    let table = TableSpec::Dense { values: Arc::new(vec![0.0; 20_000]), rule: Rule::Sgd { lr: 0.1 } };
+    let cluster = Cluster::from_env().unwrap().with_slots(2).with_shards(2).with_codec(codec);
+    let towards = |_: Step, pulled: &Pulled| {
+        let gradient = pulled[&DENSE].iter().map(|w| (w - 3.0) / 2.0).collect();
+        vec![(DENSE, Delta::Dense(Arc::new(gradient)))]
+    };
+    let run = cluster.run(&[table], 60, towards).unwrap();
+    let furthest = run.pulled[&DENSE].iter().map(|w| (w - 3.0).abs()).fold(0.0, f32::max);
+    (furthest, run.traffic[1])
+}
+
+#[test]
+fn every_codec_sends_less_and_still_arrives() {
+    let (plain, bytes) = squeezed(Codec::F32);
+    assert!(plain < 0.01, "{plain}");
+    for (codec, near, less) in
+        [(Codec::Bf16, 0.05, 1.9), (Codec::Int8, 0.05, 3.5), (Codec::TopK(4), 1.0, 1.9)]
+    {
+        let (left, sent) = squeezed(codec);
+        println!("{codec}: {left} left, {sent} bytes instead of {bytes}");
+        assert!(left < near, "{codec}: {left} left");
+        assert!(sent as f64 * less < bytes as f64, "{codec}: {sent} bytes instead of {bytes}");
+    }
+}
