@@ -4,6 +4,8 @@
 //! carries the number, and a server refuses any other: so nobody acts on a membership that has passed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::ids::{Clock, Epoch, ServerId, SessionId, ShardId, Slot};
@@ -129,22 +131,27 @@ impl Timing {
 }
 
 /// A server's right to answer. Counted from when the heartbeat left, so that it ends for the server
-/// before it ends for the coordinator, which counts from when the heartbeat came.
-#[derive(Debug, Clone, Copy, Default)]
+/// before it ends for the coordinator, which counts from when the heartbeat came. A clone is the same lease: it may be
+/// renewed while its server is at work.
+#[derive(Debug, Clone, Default)]
 pub struct Lease {
-    until: Option<Time>,
+    until: Arc<AtomicU64>, // in nanoseconds; at zero it has never been given
 }
 
 impl Lease {
     /// Takes note of an answered heartbeat.
-    pub fn renew(&mut self, sent: Time, length: Duration) {
-        self.until = self.until.max(Some(sent + length));
+    pub fn renew(&self, sent: Time, length: Duration) {
+        self.until.fetch_max(nanos(sent + length), Ordering::SeqCst);
     }
 
     /// Whether it holds.
     pub fn holds(&self, now: Time) -> bool {
-        self.until.is_some_and(|until| now < until)
+        nanos(now) < self.until.load(Ordering::SeqCst)
     }
+}
+
+fn nanos(time: Time) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -153,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_lease_counts_from_when_the_heartbeat_left_and_never_shrinks() {
-        let (ms, mut lease) = (Duration::from_millis, Lease::default());
+        let (ms, lease) = (Duration::from_millis, Lease::default());
         assert!(!lease.holds(ms(0)));
         lease.renew(ms(100), ms(300));
         lease.renew(ms(50), ms(300));

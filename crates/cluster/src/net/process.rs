@@ -1,6 +1,6 @@
 //! The processes of a cluster: coordinator, server, and a worker's session, each on sockets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +21,7 @@ use crate::server::{Server, Source};
 use crate::session::{Event, Session};
 use crate::state::{Parts, Plan};
 use crate::storage::{Saver, Storage};
+use crate::view::Lease;
 
 /// Between two looks at whether to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -240,7 +241,7 @@ impl ServerProcess {
     }
 
     fn reborn(&mut self) {
-        if self.server.expelled() && !self.leaving {
+        if self.server.expelled() && !self.leaving && self.server.unfit().is_none() {
             self.server = Self::life(&self.plan, &self.config, self.storage.as_ref(), &self.address);
         }
     }
@@ -273,8 +274,20 @@ impl Machine for ServerProcess {
         self.server.count(Counts { received, sent, ..Counts::default() });
     }
 
-    fn reconnected(&mut self, _peer: Peer, now: Time) -> Vec<Outgoing> {
-        self.server.reconnected(now)
+    fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing> {
+        self.server.reconnected(peer, now)
+    }
+
+    fn sending(&mut self, to: BTreeSet<Peer>, _now: Time) {
+        self.server.sending(to);
+    }
+
+    fn release(&mut self, out: &mut [Outgoing], now: Time) {
+        self.server.release(out, now);
+    }
+
+    fn lease(&self) -> Option<(Lease, Duration)> {
+        Some((self.server.lease().clone(), self.config.timing.lease))
     }
 
     fn me(&self) -> Peer {
@@ -358,6 +371,10 @@ impl Machine for WorkerProcess {
 
     fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing> {
         self.session.reconnected(peer, now)
+    }
+
+    fn sending(&mut self, to: BTreeSet<Peer>, now: Time) {
+        self.session.sending(&to, now);
     }
 
     fn me(&self) -> Peer {
@@ -468,6 +485,9 @@ pub fn serve(
     while !end.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK);
         let server = node.lock();
+        if let Some(refusal) = server.server().unfit() {
+            return Err(refusal.clone().into());
+        }
         let working = !server.server().view().workers.is_empty();
         begun |= working;
         if config.until_done && begun && !working {
