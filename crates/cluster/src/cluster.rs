@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use thalweg_train::Place;
 
 use crate::codec::{Codec, Encoder};
+use crate::coordinator::Size;
 use crate::error::ClusterError;
 use crate::ids::{Clock, ShardId, Slot, TableId};
-use crate::layout::{Layout, TableSpec};
+use crate::layout::{self, Layout, TableSpec};
 use crate::net::config::{Config, Part};
 use crate::net::node::Node;
 use crate::net::process::{self, WorkerProcess};
@@ -179,9 +180,10 @@ impl Cluster {
         self.config.checkpoints.is_some()
     }
 
-    /// Into how many parts the parameters are divided.
-    pub fn n_shards(&self) -> usize {
-        self.config.size.n_shards
+    /// Into how many parts these tables are divided.
+    pub fn n_shards(&self, tables: &[TableSpec]) -> usize {
+        let Size { n_shards, n_servers, .. } = self.config.size;
+        n_shards.unwrap_or_else(|| layout::n_shards(tables, n_servers))
     }
 
     /// Makes the gradients that this worker pushes to dense tables smaller.
@@ -231,6 +233,9 @@ impl Cluster {
         mut program: impl Program,
     ) -> Result<Run, ClusterError> {
         let mut local = None;
+        // From here on it is decided, and a server says so to the coordinator, which knows no tables.
+        let n_shards = self.n_shards(tables);
+        self.config.size.n_shards = Some(n_shards);
         if self.config.part == Part::Server {
             let served = process::serve(&self.config, self.registry, self.storage, &self.end);
             end_process(&self.config, served);
@@ -240,7 +245,7 @@ impl Cluster {
             let server = process::start_server(&self.config, self.registry.clone(), self.storage.take())?;
             local = Some((coordinator, server));
         }
-        let layout = Layout::of(tables, self.config.size.n_shards);
+        let layout = Layout::of(tables, n_shards);
         let worker = WorkerProcess::new(&self.config, layout.parts(tables));
         let node = Node::new(worker, self.config.membership(), self.config.security.clone());
         node.share_memory(self.config.shared_memory);
@@ -311,6 +316,7 @@ impl Work<'_> {
             for event in events {
                 match event {
                     Event::Gained { slot, clock } => {
+                        self.node.lock().check()?;
                         owned.insert(slot, clock);
                         self.pull(program, slot, clock);
                     }

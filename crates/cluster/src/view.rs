@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::coordinator::Size;
+use crate::error::ClusterError;
 use crate::ids::{Clock, Epoch, ServerId, SessionId, ShardId, Slot};
 use crate::message::Time;
 
@@ -26,6 +28,8 @@ pub struct View {
     pub slots: Vec<Option<SessionId>>,
     /// The clock of the snapshot that the first servers start from.
     pub restored: Option<Clock>,
+    /// Into how many shards the servers want the parameters to be divided, before they are.
+    pub n_shards: u32,
 }
 
 /// One process of a view.
@@ -74,6 +78,17 @@ impl Chain {
 }
 
 impl View {
+    /// Whether it is divided as a process with this size would divide it. One that would not runs another program, or has
+    /// other variables, and would compute other things.
+    pub fn check(&self, size: &Size) -> Result<(), ClusterError> {
+        let (n_shards, n_slots) = (self.shards.len(), self.slots.len());
+        let own_shards = size.n_shards.unwrap_or(n_shards);
+        if n_shards == 0 || (n_shards, n_slots) == (own_shards, size.n_slots) {
+            return Ok(());
+        }
+        Err(ClusterError::Divided { n_shards, n_slots, own_shards, own_slots: size.n_slots })
+    }
+
     /// Who computes a slot.
     pub fn owner(&self, slot: Slot) -> Option<SessionId> {
         self.slots.get(slot.0 as usize).copied().flatten()

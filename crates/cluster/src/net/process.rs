@@ -220,7 +220,7 @@ impl ServerProcess {
     }
 
     fn life(plan: &Arc<Plan>, config: &Config, storage: Option<&Storage>, address: &str) -> Server {
-        let join = join(Role::Server, &config.name, address, storage.and_then(|s| s.restored));
+        let join = join(Role::Server, config, address, storage.and_then(|s| s.restored));
         let source = storage.map_or_else(|| -> Source { Arc::new(|_, _| None) }, |s| s.load.clone());
         Server::new(plan.clone(), config.timing, join, source)
     }
@@ -332,7 +332,12 @@ impl WorkerProcess {
     }
 
     fn life(config: &Config, tables: &[Arc<Parts>]) -> Session {
-        Session::new(config.sync, config.timing, join(Role::Worker, &config.name, "", None), tables.to_vec())
+        Session::new(config.sync, config.timing, join(Role::Worker, config, "", None), tables.to_vec())
+    }
+
+    /// Whether the cluster is divided as this process divides it.
+    pub fn check(&self) -> Result<(), ClusterError> {
+        self.session.view().check(&self.config.size)
     }
 
     /// Begins a new session after the old one was ended by the coordinator.
@@ -390,9 +395,9 @@ impl Machine for WorkerProcess {
     }
 }
 
-fn join(role: Role, name: &str, address: &str, restored: Option<Clock>) -> Join {
-    let nonce = u64::from_le_bytes(random());
-    Join { role, nonce, name: name.to_owned(), address: address.to_owned(), restored }
+fn join(role: Role, config: &Config, address: &str, restored: Option<Clock>) -> Join {
+    let (nonce, n_shards) = (u64::from_le_bytes(random()), config.size.n_shards.unwrap_or(0) as u32);
+    Join { role, nonce, name: config.name.clone(), address: address.to_owned(), restored, n_shards }
 }
 
 /// Runs the coordinator until the process is asked to end; where it is elected, whenever it is chosen.
@@ -485,6 +490,7 @@ pub fn serve(
     while !end.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK);
         let server = node.lock();
+        server.server().view().check(&config.size)?;
         if let Some(refusal) = server.server().unfit() {
             return Err(refusal.clone().into());
         }

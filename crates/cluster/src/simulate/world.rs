@@ -221,8 +221,8 @@ impl World {
         self.lives += 1;
         let life = self.lives;
         let now = self.local(node);
-        let join =
-            |role| Join { role, nonce: life, name: node.to_string(), address: String::new(), restored: None };
+        let (name, address, n_shards) = (node.to_string(), String::new(), self.schedule.n_shards);
+        let join = |role| Join { role, nonce: life, name, address, restored: None, n_shards };
         let machine = match node {
             Node::Coordinator(_) if self.schedule.n_coordinators > 1 => Machine::Candidate,
             Node::Coordinator(_) => Machine::Coordinator(self.leader(now, None)),
@@ -756,7 +756,7 @@ fn size(schedule: &Schedule) -> Size {
     Size {
         n_servers: schedule.n_servers as usize,
         n_workers: schedule.n_workers as usize,
-        n_shards: schedule.n_shards as usize,
+        n_shards: None, // the servers say
         n_slots: schedule.n_slots as usize,
         replicas: schedule.replicas as usize,
     }
