@@ -410,7 +410,15 @@ impl Work<'_> {
 
     fn call(&mut self, slot: Slot, wants: Wants, requests: Vec<Request>) {
         self.asked.insert(slot, wants);
-        self.node.step(|worker, now| (worker.session().call(slot, requests, now), ()));
+        self.node.step(|worker, now| {
+            // The slot may have gone and come back while this was computed, with another clock: then it begins anew.
+            let said = if worker.has_dropped(slot) {
+                None
+            } else {
+                Some(worker.session().call(slot, requests, now))
+            };
+            (said.unwrap_or_default(), ())
+        });
     }
 
     /// What each shard is to read.

@@ -13,7 +13,7 @@ use super::membership::Memory;
 use super::node::{Machine, Node};
 use crate::coordinator::{Coordinator, Durable, Said};
 use crate::error::ClusterError;
-use crate::ids::{Clock, Peer, ServerId};
+use crate::ids::{Clock, Peer, ServerId, Slot};
 use crate::message::{Counts, FromMember, Join, Message, Outgoing, Role, Time};
 use crate::report::{Progress, Report, Standing, holds};
 use crate::rule::Registry;
@@ -333,6 +333,11 @@ impl WorkerProcess {
 
     fn life(config: &Config, tables: &[Arc<Parts>]) -> Session {
         Session::new(config.sync, config.timing, join(Role::Worker, config, "", None), tables.to_vec())
+    }
+
+    /// Whether the slot went to somebody else since events were last taken, even if it has come back.
+    pub fn has_dropped(&self, slot: Slot) -> bool {
+        self.events.iter().any(|event| matches!(event, Event::Dropped { slot: gone } if *gone == slot))
     }
 
     /// Whether the cluster is divided as this process divides it.
