@@ -310,10 +310,10 @@ impl Work<'_> {
         let mut owned: BTreeMap<Slot, Clock> = BTreeMap::new();
         loop {
             let begin = Instant::now();
-            let events = self.events()?;
+            let event = self.event()?;
             waited += begin.elapsed();
             self.node.lock().waited = waited;
-            for event in events {
+            if let Some(event) = event {
                 match event {
                     Event::Gained { slot, clock } => {
                         self.node.lock().check()?;
@@ -357,10 +357,10 @@ impl Work<'_> {
     }
 
     /// Waits for something to happen. A silent coordinator ends the wait, and the signal to end does.
-    fn events(&self) -> Result<Vec<Event>, ClusterError> {
+    fn event(&self) -> Result<Option<Event>, ClusterError> {
         loop {
-            if let Some(events) = self.node.wait(Duration::from_millis(100), WorkerProcess::take_events) {
-                return Ok(events);
+            if let Some(event) = self.node.wait(Duration::from_millis(100), WorkerProcess::take_event) {
+                return Ok(Some(event));
             }
             let silence = self.node.now().saturating_sub(self.node.lock().heard);
             if silence > UNREACHABLE {
@@ -368,7 +368,7 @@ impl Work<'_> {
                 return Err(ClusterError::Unreachable { seconds: silence.as_secs(), problem });
             }
             if self.end.load(Ordering::Relaxed) {
-                return Ok(Vec::new());
+                return Ok(None);
             }
         }
     }
@@ -412,12 +412,8 @@ impl Work<'_> {
         self.asked.insert(slot, wants);
         self.node.step(|worker, now| {
             // The slot may have gone and come back while this was computed, with another clock: then it begins anew.
-            let said = if worker.has_dropped(slot) {
-                None
-            } else {
-                Some(worker.session().call(slot, requests, now))
-            };
-            (said.unwrap_or_default(), ())
+            let gone = worker.has_dropped(slot);
+            (if gone { Vec::new() } else { worker.session().call(slot, requests, now) }, ())
         });
     }
 

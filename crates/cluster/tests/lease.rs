@@ -59,14 +59,14 @@ fn worker(config: &Config) -> Node<WorkerProcess> {
     let layout = Layout::of(&table(), 1);
     let process = WorkerProcess::new(config, layout.parts(&table()));
     let node = Node::new(process, config.membership(), config.security.clone());
-    let events = node.wait(PATIENCE, WorkerProcess::take_events).expect("the slot is given out");
-    assert!(matches!(events[..], [Event::Gained { slot: Slot(0), clock: 0 }]), "{events:?}");
+    let event = node.wait(PATIENCE, WorkerProcess::take_event).expect("the slot is given out");
+    assert!(matches!(event, Event::Gained { slot: Slot(0), clock: 0 }), "{event:?}");
     node.step(|worker, now| (worker.session().call(Slot(0), push(), now), ()));
     node
 }
 
 fn done(node: &Node<WorkerProcess>, at_most: Duration) -> Option<Event> {
-    node.wait(at_most, |worker| worker.take_events()?.into_iter().find(|e| matches!(e, Event::Done { .. })))
+    node.wait(at_most, |worker| worker.take_event().filter(|e| matches!(e, Event::Done { .. })))
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The processes of a cluster: coordinator, server, and a worker's session, each on sockets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -310,7 +310,7 @@ pub struct WorkerProcess {
     session: Session,
     config: Config,
     tables: Vec<Arc<Parts>>,
-    events: Vec<Event>,
+    events: VecDeque<Event>,
     /// When the coordinator last said anything.
     pub heard: Time,
     /// Time spent waiting for others.
@@ -325,7 +325,7 @@ impl WorkerProcess {
             session,
             config: config.clone(),
             tables,
-            events: Vec::new(),
+            events: VecDeque::new(),
             heard: Time::ZERO,
             waited: Duration::ZERO,
         }
@@ -335,7 +335,7 @@ impl WorkerProcess {
         Session::new(config.sync, config.timing, join(Role::Worker, config, "", None), tables.to_vec())
     }
 
-    /// Whether the slot went to somebody else since events were last taken, even if it has come back.
+    /// Whether the slot went to somebody else by what has happened and was not taken yet, even if it has come back.
     pub fn has_dropped(&self, slot: Slot) -> bool {
         self.events.iter().any(|event| matches!(event, Event::Dropped { slot: gone } if *gone == slot))
     }
@@ -355,9 +355,10 @@ impl WorkerProcess {
         &mut self.session
     }
 
-    /// What has happened since the last time.
-    pub fn take_events(&mut self) -> Option<Vec<Event>> {
-        Some(std::mem::take(&mut self.events)).filter(|e| !e.is_empty())
+    /// The next of the things that have happened. What came after it is still to be taken, so that
+    /// [`has_dropped`](Self::has_dropped) knows of it.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
     }
 }
 
