@@ -572,7 +572,7 @@ impl World {
 
     /// To whom a process still has something to send.
     fn sending(&self, from: Node) -> BTreeSet<Peer> {
-        if self.schedule.slow == 0 {
+        if self.schedule.slow == 0 || self.now >= HEALED {
             return BTreeSet::new();
         }
         let busy = |(_, (to, life)): &(&Peer, &(Node, u64))| {
