@@ -21,7 +21,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   machines [avx512|neon] [--only TEST]   the kernels on emulated CPUs (needs Bochs and a kernel, or QEMU; see its file)
   op-page [--check]                      write docs/ops.md from the list of ops
   proto [--check]                        write the Rust of the control plane from its .proto file
-  simulate [--seed N | --from N --count N] the cluster under crashes, loss and pauses, without end
+  simulate [--seed N | --replay FILE | --from N --count N]  the cluster under crashes, loss and pauses, without end
   tidy                                   layering, names, sizes and forbidden words
   fuzz-programs [--from SEED] [--count N] random programs, eager against compiled, without end unless counted
   fuzz [SECONDS]                         each file parser for so long (needs nightly and cargo-fuzz)";

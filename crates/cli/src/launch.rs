@@ -40,10 +40,10 @@ pub struct Args {
     /// Parts of every batch [default: the number of workers].
     #[arg(long)]
     slots: Option<u32>,
-    /// Parts of the parameters [default: the number of servers].
+    /// Parts of the parameters [default: the number of servers, up to four times as many of 1 MiB or more].
     #[arg(long)]
     shards: Option<u32>,
-    /// Servers that hold each part [default: 2, or 1 with one server].
+    /// Servers that hold each part, as long as there are so many [default: 2].
     #[arg(long)]
     replicas: Option<u32>,
     /// Leave a worker that was killed dead; the others take over its slots. The same for one of several coordinators.
@@ -309,8 +309,6 @@ impl Launch<'_> {
             command
         };
         let slots = args.slots.unwrap_or(args.workers);
-        let shards = args.shards.unwrap_or(args.servers);
-        let replicas = args.replicas.unwrap_or(args.servers.min(2));
         command
             .env("THALWEG_ROLE", role)
             .env("THALWEG_NAME", &name)
@@ -323,8 +321,8 @@ impl Launch<'_> {
             .env("THALWEG_WORKERS", args.workers.to_string())
             .env("THALWEG_SERVERS", args.servers.to_string())
             .env("THALWEG_SLOTS", slots.to_string())
-            .env("THALWEG_SHARDS", shards.to_string())
-            .env("THALWEG_REPLICAS", replicas.to_string())
+            .envs(args.shards.map(|n| ("THALWEG_SHARDS", n.to_string())))
+            .envs(args.replicas.map(|n| ("THALWEG_REPLICAS", n.to_string())))
             .env("THALWEG_STATE", self.folder.0.join("view"))
             .env("THALWEG_PARENT", std::process::id().to_string())
             .env(LAUNCHED, self.launched.to_string())

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use thalweg_train::Place;
 
 use crate::codec::{Codec, Encoder};
+use crate::coordinator::Size;
 use crate::error::ClusterError;
 use crate::ids::{Clock, ShardId, Slot, TableId};
-use crate::layout::{Layout, TableSpec};
+use crate::layout::{self, Layout, TableSpec};
 use crate::net::config::{Config, Part};
 use crate::net::node::Node;
 use crate::net::process::{self, WorkerProcess};
@@ -192,9 +193,10 @@ impl Cluster {
         self.config.checkpoints.is_some()
     }
 
-    /// Into how many parts the parameters are divided.
-    pub fn n_shards(&self) -> usize {
-        self.config.size.n_shards
+    /// Into how many parts these tables are divided.
+    pub fn n_shards(&self, tables: &[TableSpec]) -> usize {
+        let Size { n_shards, n_servers, .. } = self.config.size;
+        n_shards.unwrap_or_else(|| layout::n_shards(tables, n_servers))
     }
 
     /// Makes the gradients that this worker pushes to dense tables smaller, otherwise than the environment says.
@@ -214,7 +216,7 @@ impl Cluster {
     /// Into how many parts the parameters are divided, for a process alone.
     pub fn with_shards(mut self, n_shards: usize) -> Self {
         if self.config.part == Part::Alone {
-            self.config.size.n_shards = n_shards.max(1);
+            self.config.size.n_shards = Some(n_shards.max(1));
         }
         self
     }
@@ -258,6 +260,9 @@ impl Cluster {
             });
         }
         let mut local = None;
+        // From here on it is decided, and a server says so to the coordinator, which knows no tables.
+        let n_shards = self.n_shards(tables);
+        self.config.size.n_shards = Some(n_shards);
         if self.config.part == Part::Server {
             let served = process::serve(&self.config, self.registry, self.storage, &self.end);
             end_process(&self.config, served);
@@ -267,7 +272,7 @@ impl Cluster {
             let server = process::start_server(&self.config, self.registry.clone(), self.storage.take())?;
             local = Some((coordinator, server));
         }
-        let layout = Layout::of(tables, self.config.size.n_shards);
+        let layout = Layout::of(tables, n_shards);
         let worker = WorkerProcess::new(&self.config, layout.parts(tables));
         let node = Node::new(worker, self.config.membership(), self.config.security.clone());
         node.share_memory(self.config.shared_memory);
@@ -332,12 +337,13 @@ impl Work<'_> {
         let mut owned: BTreeMap<Slot, Clock> = BTreeMap::new();
         loop {
             let begin = Instant::now();
-            let events = self.events()?;
+            let event = self.event()?;
             waited += begin.elapsed();
             self.node.lock().waited = waited;
-            for event in events {
+            if let Some(event) = event {
                 match event {
                     Event::Gained { slot, clock } => {
+                        self.node.lock().check()?;
                         owned.insert(slot, clock);
                         self.pull(program, slot, clock);
                     }
@@ -379,10 +385,10 @@ impl Work<'_> {
     }
 
     /// Waits for something to happen. A silent coordinator ends the wait, and the signal to end does.
-    fn events(&self) -> Result<Vec<Event>, ClusterError> {
+    fn event(&self) -> Result<Option<Event>, ClusterError> {
         loop {
-            if let Some(events) = self.node.wait(Duration::from_millis(100), WorkerProcess::take_events) {
-                return Ok(events);
+            if let Some(event) = self.node.wait(Duration::from_millis(100), WorkerProcess::take_event) {
+                return Ok(Some(event));
             }
             let silence = self.node.now().saturating_sub(self.node.lock().heard);
             if silence > UNREACHABLE {
@@ -390,7 +396,7 @@ impl Work<'_> {
                 return Err(ClusterError::Unreachable { seconds: silence.as_secs(), problem });
             }
             if self.end.load(Ordering::Relaxed) {
-                return Ok(Vec::new());
+                return Ok(None);
             }
         }
     }
@@ -432,7 +438,11 @@ impl Work<'_> {
 
     fn call(&mut self, slot: Slot, wants: Wants, requests: Vec<Request>) {
         self.asked.insert(slot, wants);
-        self.node.step(|worker, now| (worker.session().call(slot, requests, now), ()));
+        self.node.step(|worker, now| {
+            // The slot may have gone and come back while this was computed, with another clock: then it begins anew.
+            let gone = worker.has_dropped(slot);
+            (if gone { Vec::new() } else { worker.session().call(slot, requests, now) }, ())
+        });
     }
 
     /// What each shard is to read.

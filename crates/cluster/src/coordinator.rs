@@ -23,8 +23,8 @@ pub struct Size {
     pub n_servers: usize,
     /// Workers to wait for before slots are given out, for a while.
     pub n_workers: usize,
-    /// Into how many shards the parameters are divided.
-    pub n_shards: usize,
+    /// Into how many shards the parameters are divided; what the servers say when nothing.
+    pub n_shards: Option<usize>,
     /// Into how many slots a batch is divided.
     pub n_slots: usize,
     /// How many servers hold each shard, when there are enough.
@@ -163,7 +163,7 @@ impl Coordinator {
         let id = self.durable.next_id;
         self.durable.next_id += 1;
         self.first_join.get_or_insert(now);
-        let Join { role, nonce, name, address, restored } = join;
+        let Join { role, nonce, name, address, restored, n_shards } = join;
         let you = match role {
             Role::Server => Peer::Server(ServerId(id)),
             Role::Worker => Peer::Worker(SessionId(id)),
@@ -181,6 +181,7 @@ impl Coordinator {
             let member = Member { name, address, nonce, leaving: false, confirmed: false };
             if view.shards.is_empty() && role == Role::Server {
                 view.restored = view.restored.max(restored);
+                view.n_shards = view.n_shards.max(n_shards);
             }
             match role {
                 Role::Server => drop(view.servers.insert(ServerId(id), member)),
@@ -249,7 +250,8 @@ impl Coordinator {
         let servers: Vec<_> =
             view.servers.iter().filter(|(_, m)| m.confirmed && !m.leaving).map(|(id, _)| *id).collect();
         if view.shards.is_empty() && enough(servers.len(), self.size.n_servers) {
-            view.shards = placement::first_chains(&servers, self.size.n_shards, self.size.replicas);
+            let n_shards = self.size.n_shards.unwrap_or(view.n_shards as usize).max(1);
+            view.shards = placement::first_chains(&servers, n_shards, self.size.replicas);
         }
         placement::improve(&mut view, self.size.replicas);
         self.durable.begun |= enough(view.workers.len(), self.size.n_workers);

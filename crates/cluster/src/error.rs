@@ -9,6 +9,21 @@ use crate::ids::{Clock, ShardId, TableId};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClusterError {
+    /// The cluster is divided otherwise than this process would divide it.
+    #[error(
+        "join: the cluster has {n_shards} shards and {n_slots} slots, this process would have {own_shards} and \
+         {own_slots}; start it with the program and the variables of the others"
+    )]
+    Divided {
+        /// Shards of the cluster.
+        n_shards: usize,
+        /// Slots of the cluster.
+        n_slots: usize,
+        /// Shards by this process's account.
+        own_shards: usize,
+        /// Slots by this process's account.
+        own_slots: usize,
+    },
     /// A consistency that is none.
     #[error(
         "sync: {got:?} is no mode; use bsp, ssp:STALENESS, async, backup:SLOTS, local:STEPS or easgd:SHARE[:STEPS]"

@@ -16,6 +16,11 @@ use crate::table::{Form, Init, PartSpec, Values, mix};
 /// Cuts lie at multiples of this many values, so that a part's memory suits SIMD loads.
 const GRAIN: usize = 16;
 
+/// A shard of fewer values is not worth its messages: 1 MiB, one chunk.
+const WORTH_DIVIDING: usize = 1 << 18;
+/// So many times more servers than at the start find something to do.
+const SHARDS_PER_SERVER: usize = 4;
+
 /// A whole table, before it is divided.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TableSpec {
@@ -51,6 +56,23 @@ impl TableSpec {
             TableSpec::Whole { .. } | TableSpec::Rows { .. } => 0,
         }
     }
+}
+
+/// Into how many shards these tables are divided when nobody says: enough that servers that come later have something to
+/// take over, as long as there is enough to divide. Every step costs a message per shard, so small tables stay in as many
+/// shards as there are servers at the start.
+pub fn n_shards(tables: &[TableSpec], n_servers: usize) -> usize {
+    let (mut cut, mut whole, mut n_whole) = (0, 0, 0);
+    for table in tables {
+        match table {
+            TableSpec::Dense { values, .. } => cut += values.len(),
+            TableSpec::Whole { values, .. } => (whole, n_whole) = (whole + values.len(), n_whole + 1),
+            TableSpec::Rows { .. } => {} // nobody knows how many there will be
+        }
+    }
+    let worth = if cut >= WORTH_DIVIDING { usize::MAX } else { n_whole };
+    let worth = worth.min((cut + whole) / WORTH_DIVIDING);
+    worth.clamp(n_servers, SHARDS_PER_SERVER * n_servers)
 }
 
 /// How a run's tables are divided into shards.
@@ -179,6 +201,24 @@ mod tests {
             let parts: Vec<usize> =
                 (0..2).map(|s| layout.range(TableId(i as u32), ShardId(s)).len()).collect();
             assert!(parts == [n, 0] || parts == [0, n], "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn large_tables_leave_something_for_servers_to_come_and_small_ones_cost_no_more_messages() {
+        let dense = |n: usize| TableSpec::Dense { values: Arc::new(vec![0.0; n]), rule: Rule::Add };
+        let whole = |n: usize| TableSpec::Whole { values: Arc::new(vec![0.0; n]), rule: Rule::Add };
+        let rows = TableSpec::Rows { width: 3, init: Init::Zero, rule: Rule::Add };
+        for (tables, want) in [
+            (vec![dense(1)], [1, 2]),
+            (vec![dense(1000), rows], [1, 2]),
+            (vec![dense(3 * WORTH_DIVIDING)], [3, 3]),
+            (vec![dense(100 * WORTH_DIVIDING)], [4, 8]),
+            (vec![whole(100 * WORTH_DIVIDING), dense(1)], [1, 2]),
+            (vec![whole(WORTH_DIVIDING); 3], [3, 3]),
+            (vec![], [1, 2]),
+        ] {
+            assert_eq!([1, 2].map(|servers| n_shards(&tables, servers)), want);
         }
     }
 

@@ -225,6 +225,8 @@ pub struct Join {
     pub address: String,
     /// The clock of the newest checkpoint that it sees, if the run is to go on from one.
     pub restored: Option<Clock>,
+    /// Into how many shards it would divide the parameters, for servers: they know the program.
+    pub n_shards: u32,
 }
 
 /// A sign of life.

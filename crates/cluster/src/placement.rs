@@ -47,6 +47,9 @@ pub fn improve(view: &mut View, length: usize) {
         if chain.members.is_empty() {
             continue;
         }
+        if chain.joining.is_some_and(|(newcomer, _)| !staying.contains(&newcomer)) {
+            chain.joining = None;
+        }
         let n_staying = chain.members.iter().filter(|s| staying.contains(s)).count();
         // Those that want to go first, then the busiest; ties by the later number, so that the choice
         // is the same on every run.

@@ -3,11 +3,13 @@
 //! The head turns calls into records; every copy applies them in order and passes them on; the last
 //! one acknowledges, and the acknowledgement travels back. An answer leaves only when every member of
 //! the chain has what it tells of, so nothing that a worker has seen can be lost with fewer crashes than
-//! members. A newcomer at the end is brought up to date without holding anybody up; from the moment it
-//! has everything, answers wait for it too.
+//! members. A newcomer at the end is sent the state and then, from the log, what came since. That holds nobody up until
+//! it lags by no more than what is always on its way, or until the log has grown as large as the state: from then on
+//! answers wait for it too. So a transfer ends however long it takes, and a newcomer that is slower than the training slows
+//! it down instead of falling behind for ever.
 //!
 //! Bounded by construction: a slot has one call under way, so at most one waiting call, one gradient in
-//! the open round and one uncommitted push per slot exist.
+//! the open round and one uncommitted push per slot exist. Nothing is sent again while it may still be on its way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +21,8 @@ use crate::state::{Plan, Pushed, Record, Sent, Snapshot, State, Update};
 use crate::table::{Delta, Values, sum};
 use crate::view::Chain;
 
-/// A newcomer that lags behind by more records than this gets the whole state again.
-const LONGEST_LOG: usize = 1024;
+/// A newcomer that lags behind by more records than this, or by as many values as the state has, holds up answers.
+pub(crate) const LONGEST_LOG: usize = 1024;
 
 /// One copy of a shard.
 #[derive(Debug)]
@@ -33,12 +35,13 @@ pub struct Replica {
     before: Option<ServerId>,
     after: Option<After>,
     committed: u64,                    // every member has the records up to here
-    log: BTreeMap<u64, Arc<Record>>,   // what the one after this has not acknowledged
+    log: Log,                          // what the one after this has not acknowledged
     open: BTreeMap<Slot, Arc<Update>>, // gradients of the round under way
     open_order: Vec<Slot>,             // as they came
     sums: BTreeMap<TableId, Values>,   // of the last round: memory for the next
     waiting: BTreeMap<Slot, Waiting>,
     snapshots: Vec<Snapshot>,
+    unfit: Option<Refusal>,
 }
 
 /// The next copy in the chain.
@@ -48,20 +51,43 @@ struct After {
     since: Option<Epoch>, // when it began to join
     acknowledged: u64,
     stage: Stage,
-    sent: u64, // records up to here are on their way
+    counts: bool,                  // answers wait for it; never taken back
+    sent: u64,                     // records up to here are on their way
+    n_values: usize,               // in the state that it was sent
+    awaited: Option<(Stage, u64)>, // what was outstanding at the last look
 }
 
-/// How far the next copy takes part.
+/// How far the next copy has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// It has nothing and was sent nothing.
     Empty,
-    /// It was sent the state at this index and has not said that it came.
+    /// It was sent the state at this index, perhaps at later ones too, and has not said that it came. The log has what
+    /// came since.
     Installing(u64),
-    /// It has the state and some records, not all.
+    /// It has the state, and acknowledges records.
     Following,
-    /// Answers wait for it.
-    Counted,
+}
+
+/// Records by number, and how many values they have.
+#[derive(Debug, Default)]
+struct Log {
+    records: BTreeMap<u64, Arc<Record>>,
+    n_values: usize,
+}
+
+impl Log {
+    fn insert(&mut self, index: u64, record: Arc<Record>) {
+        self.n_values += record.n_values();
+        self.records.insert(index, record);
+    }
+
+    /// Forgets the records up to `index`.
+    fn forget(&mut self, index: u64) {
+        let rest = self.records.split_off(&(index + 1));
+        let gone = std::mem::replace(&mut self.records, rest);
+        self.n_values -= gone.values().map(|record| record.n_values()).sum::<usize>();
+    }
 }
 
 /// A call that is not answered yet.
@@ -71,6 +97,7 @@ struct Waiting {
     call: Call,
     pushed: Option<Pushed>,
     ready: Option<(u64, Outcome)>, // may leave once so many records are committed
+    seen: bool,                    // it was looked at, if in vain
 }
 
 impl Replica {
@@ -85,12 +112,13 @@ impl Replica {
             before: None,
             after: None,
             committed: 0,
-            log: BTreeMap::new(),
+            log: Log::default(),
             open: BTreeMap::new(),
             open_order: Vec::new(),
             sums: BTreeMap::new(),
             waiting: BTreeMap::new(),
             snapshots: Vec::new(),
+            unfit: None,
         }
     }
 
@@ -111,23 +139,22 @@ impl Replica {
         self.after = match (after, self.after.take()) {
             (None, _) => None,
             (Some(server), Some(old)) if old.server == server && (since.is_none() || since == old.since) => {
-                let stage = match since {
-                    Some(_) if matches!(old.stage, Stage::Installing(_)) => Stage::Empty,
-                    Some(_) => old.stage,
-                    None => Stage::Counted,
-                };
-                // What was sent in the old view may have been refused.
-                Some(After { stage, sent: old.acknowledged, ..old })
+                // Records that were sent in the old view may have been refused; a state on its way is not.
+                let stage = if since.is_none() { Stage::Following } else { old.stage };
+                let counts = old.counts || since.is_none();
+                Some(After { stage, counts, since, sent: old.acknowledged, ..old })
             }
             (Some(server), _) => {
                 // A member has whatever is committed; a newcomer has nothing.
-                let stage = if since.is_some() { Stage::Empty } else { Stage::Counted };
-                let acknowledged = if since.is_some() { 0 } else { self.committed };
-                Some(After { server, since, acknowledged, stage, sent: acknowledged })
+                let stage = if since.is_some() { Stage::Empty } else { Stage::Following };
+                let (acknowledged, counts) =
+                    if since.is_some() { (0, false) } else { (self.committed, true) };
+                let (sent, n_values, awaited) = (acknowledged, 0, None);
+                Some(After { server, since, acknowledged, stage, counts, sent, n_values, awaited })
             }
         };
         if self.after.is_none() {
-            self.log.clear();
+            self.log = Log::default();
         }
         self.resend(out);
         self.advance(out);
@@ -140,7 +167,7 @@ impl Replica {
             return; // an old one, come late
         }
         let outcome = self.begin(&call);
-        let mut waiting = Waiting { to: from, call, pushed: None, ready: None };
+        let mut waiting = Waiting { to: from, call, pushed: None, ready: None, seen: false };
         match outcome {
             Ok(pushed) => waiting.pushed = pushed,
             Err(refusal) => waiting.ready = Some((0, Outcome::Refused(refusal))),
@@ -213,9 +240,16 @@ impl Replica {
         let record = Arc::new(record);
         let state = self.state.as_mut().expect("who has no state makes no records");
         self.snapshots.extend(state.apply(&record));
-        if self.after.is_some() {
-            self.log.insert(state.index(), record);
-        }
+        let index = state.index();
+        self.note(index, record);
+    }
+
+    /// Keeps a record for the next copy, which counts once too much is kept.
+    fn note(&mut self, index: u64, record: Arc<Record>) {
+        let Some(after) = &mut self.after else { return };
+        self.log.insert(index, record);
+        let much = self.log.records.len() >= LONGEST_LOG || self.log.n_values >= after.n_values;
+        after.counts |= much && after.stage != Stage::Empty && self.plan.mechanisms.patience;
     }
 
     /// A record from the one before.
@@ -226,9 +260,7 @@ impl Replica {
         let Some(state) = &mut self.state else { return };
         if index == state.index() + 1 {
             self.snapshots.extend(state.apply(&record));
-            if self.after.is_some() {
-                self.log.insert(index, record);
-            }
+            self.note(index, record);
             self.resend(out);
         }
         let committed = self.committed;
@@ -244,10 +276,12 @@ impl Replica {
             return;
         }
         if self.state.as_ref().is_none_or(|own| own.index() < sent.index) {
-            // What does not fit comes from another program: this one cannot take part.
-            let Ok(state) = State::received(self.plan.clone(), sent.clone()) else { return };
-            self.state = Some(state);
-            self.log.clear();
+            match State::received(self.plan.clone(), sent.clone()) {
+                Ok(state) => self.state = Some(state),
+                // It comes from another program: this one cannot take part, and must say so, since others may wait for it.
+                Err(refusal) => return self.unfit = Some(refusal),
+            }
+            self.log = Log::default();
         }
         self.advance(out);
         self.acknowledge(out);
@@ -263,37 +297,72 @@ impl Replica {
             if index < at {
                 return;
             }
-            after.stage = Stage::Following;
+            (after.stage, after.sent) = (Stage::Following, index);
         }
         if after.stage == Stage::Empty {
             return;
         }
         after.acknowledged = after.acknowledged.max(index);
         after.sent = after.sent.max(index);
-        if after.stage == Stage::Following && after.acknowledged == applied {
-            after.stage = Stage::Counted;
-        }
-        let acknowledged = after.acknowledged;
-        self.log = self.log.split_off(&(acknowledged + 1));
+        // There may be no moment when nothing is on its way: what the slots make at once is little enough.
+        let little = if self.plan.sync.gathers() { 1 } else { self.plan.n_slots as u64 };
+        after.counts |= applied - after.acknowledged <= little;
+        self.log.forget(after.acknowledged);
+        self.resend(out);
         self.advance(out);
     }
 
-    /// The newcomer at the end that has caught up, for the coordinator to know.
+    /// The newcomer at the end that has caught up, for the coordinator to know: it has whatever any worker may know of.
     pub fn caught_up(&self) -> Option<ServerId> {
-        let enough = |a: &&After| match a.stage {
-            Stage::Counted => true,
-            Stage::Following => !self.plan.mechanisms.full_sync,
-            Stage::Empty | Stage::Installing(_) => false,
+        let enough = |a: &&After| {
+            let all = a.counts && a.acknowledged >= self.committed;
+            a.stage == Stage::Following && (all || !self.plan.mechanisms.full_sync)
         };
         self.after.as_ref().filter(enough).map(|a| a.server)
     }
 
-    /// Sends again what was not acknowledged, since messages may be lost.
-    pub fn repeat(&mut self, out: &mut Vec<Outgoing>) {
+    /// Why this copy cannot be what it was asked to be.
+    pub fn unfit(&self) -> Option<&Refusal> {
+        self.unfit.as_ref()
+    }
+
+    /// Whom it passes records to.
+    pub fn passes_to(&self) -> Option<ServerId> {
+        self.after.as_ref().map(|a| a.server)
+    }
+
+    /// To be called now and then: sends again what was outstanding at the last call too, without anything having come of
+    /// it since. Messages may be lost.
+    pub fn look_after(&mut self, out: &mut Vec<Outgoing>) {
+        let Some(after) = &mut self.after else { return };
+        let outstanding = matches!(after.stage, Stage::Installing(_)) || !self.log.records.is_empty();
+        let now = outstanding.then_some((after.stage, after.acknowledged));
+        let before = std::mem::replace(&mut after.awaited, now);
+        if now.is_some() && (before == now || !self.plan.mechanisms.patience) {
+            self.repeat(out);
+        }
+    }
+
+    /// What was sent is known to be still on its way.
+    pub fn wait_on(&mut self) {
         if let Some(after) = &mut self.after {
+            after.awaited = None;
+        }
+    }
+
+    /// Sends again what was not acknowledged, since it is lost.
+    pub fn repeat(&mut self, out: &mut Vec<Outgoing>) {
+        let (epoch, shard) = (self.epoch, self.shard);
+        if let (Some(state), Some(after)) = (&self.state, &mut self.after) {
             after.sent = after.acknowledged;
-            if let Stage::Installing(_) = after.stage {
-                after.stage = Stage::Empty;
+            match after.stage {
+                Stage::Installing(_) if !self.plan.mechanisms.patience => after.stage = Stage::Empty,
+                Stage::Installing(_) => {
+                    // Whichever of the two comes first will do: the log goes back to the first.
+                    let install = Data::Install { epoch, shard, state: Arc::new(state.to_send()) };
+                    out.push((Peer::Server(after.server), install.into()));
+                }
+                Stage::Empty | Stage::Following => {}
             }
         }
         self.resend(out);
@@ -304,18 +373,18 @@ impl Replica {
         let (epoch, shard) = (self.epoch, self.shard);
         let (Some(state), Some(after)) = (&self.state, &mut self.after) else { return };
         let to = Peer::Server(after.server);
-        let lags = self.log.len() > LONGEST_LOG && after.stage == Stage::Following;
-        if after.stage == Stage::Empty || lags {
+        if after.stage == Stage::Empty {
+            let sent = state.to_send();
             after.stage = Stage::Installing(state.index());
             (after.acknowledged, after.sent) = (0, state.index());
-            self.log.clear();
-            let install = Data::Install { epoch, shard, state: Arc::new(state.to_send()) };
-            out.push((to, install.into()));
+            after.n_values = sent.n_values();
+            self.log = Log::default();
+            out.push((to, Data::Install { epoch, shard, state: Arc::new(sent) }.into()));
         }
         if let Stage::Installing(_) = after.stage {
             return; // what follows is sent once the state is there
         }
-        for (index, record) in self.log.range(after.sent + 1..) {
+        for (index, record) in self.log.records.range(after.sent + 1..) {
             let record = record.clone();
             out.push((to, Data::Replicate { epoch, shard, index: *index, record }.into()));
             after.sent = *index;
@@ -326,8 +395,7 @@ impl Replica {
     fn advance(&mut self, out: &mut Vec<Outgoing>) {
         let Some(state) = &self.state else { return };
         let applied = state.index();
-        let counted =
-            self.after.as_ref().filter(|a| a.stage == Stage::Counted && self.plan.mechanisms.replication);
+        let counted = self.after.as_ref().filter(|a| a.counts && self.plan.mechanisms.replication);
         let committed = self.committed.max(counted.map_or(applied, |a| a.acknowledged));
         let news = committed > self.committed;
         self.committed = committed;
@@ -338,8 +406,10 @@ impl Replica {
             return;
         }
         let state = self.state.as_ref().expect("it was there above");
-        for w in self.waiting.values_mut().filter(|w| w.ready.is_none()) {
+        let waking = self.plan.mechanisms.waking;
+        for w in self.waiting.values_mut().filter(|w| w.ready.is_none() && (waking || !w.seen)) {
             w.ready = outcome(state, w).map(|outcome| (applied, outcome));
+            w.seen = true;
         }
         let (epoch, shard) = (self.epoch, self.shard);
         let done =
@@ -374,7 +444,17 @@ impl Replica {
 
     /// What it holds back: calls, gradients of the open round, records in the log.
     pub fn held(&self) -> [usize; 3] {
-        [self.waiting.len(), self.open.len(), self.log.len()]
+        [self.waiting.len(), self.open.len(), self.log.records.len()]
+    }
+
+    /// A slot whose call could be answered and still waits; there is never one after a step.
+    pub fn forgotten(&self) -> Option<Slot> {
+        let state = self.state.as_ref()?;
+        let possible = |w: &Waiting| match &w.ready {
+            Some((at, _)) => *at <= self.committed,
+            None => self.committed == state.index() && outcome(state, w).is_some(),
+        };
+        self.waiting.iter().find(|(_, w)| possible(w)).map(|(slot, _)| *slot)
     }
 
     /// The slots that the open round waits for, when somebody waits at all.

@@ -2,10 +2,11 @@
 //!
 //! Nothing here opens a socket or looks at a clock: messages and the time come in, messages go out.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::error::Refusal;
 use crate::ids::{Clock, Epoch, Peer, ServerId, ShardId};
 use crate::message::{
     Answer, Call, Counts, Data, FromMember, Heartbeat, Join, Message, Outcome, Outgoing, Role,
@@ -35,6 +36,7 @@ pub struct Server {
     snapshots: Vec<(ShardId, Snapshot)>,
     counts: Counts,
     early: VecDeque<(Peer, Data)>, // of views that are not known here yet
+    sending: BTreeSet<Peer>,       // to whom not everything has left
 }
 
 /// So many messages of a view to come are kept; more are sent again by whoever wants an answer.
@@ -60,6 +62,7 @@ impl Server {
             snapshots: Vec::new(),
             counts: Counts::default(),
             early: VecDeque::new(),
+            sending: BTreeSet::new(),
         }
     }
 
@@ -107,9 +110,15 @@ impl Server {
                 });
             }
             Data::Install { epoch, shard, state } => {
+                // A state takes its time, and views may change meanwhile. It is good for as long as the newcomer is one,
+                // and the sender stands before it: nobody's records are ever taken back.
+                let since = self.replicas.get(&shard).and_then(|(since, _)| *since);
+                let epoch = if since.is_some_and(|since| epoch >= since) { self.view.epoch } else { epoch };
                 self.chain(from, epoch, shard, now, out, |replica, from, out| {
                     replica.install(from, &state, out);
                 });
+                // Others wait for it in vain.
+                self.leaving |= self.unfit().is_some();
             }
             Data::Answer(_) => {}
         }
@@ -147,15 +156,37 @@ impl Server {
         }
         if now >= self.next_repeat {
             self.next_repeat = now + self.timing.retry;
-            self.replicas.values_mut().for_each(|(_, replica)| replica.repeat(&mut out));
+            for (_, replica) in self.replicas.values_mut() {
+                let to = replica.passes_to().map(Peer::Server);
+                if to.is_some_and(|to| self.sending.contains(&to)) && self.plan.mechanisms.patience {
+                    replica.wait_on();
+                } else {
+                    replica.look_after(&mut out);
+                }
+            }
         }
         self.finish(out, now)
     }
 
-    /// Sends again what the others may not have got, after a connection was lost.
-    pub fn reconnected(&mut self, now: Time) -> Vec<Outgoing> {
-        self.next_repeat = now;
-        self.tick(now)
+    /// Sends again what a peer may not have got, after the connection to it was lost.
+    pub fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing> {
+        let mut out = Vec::new();
+        for (_, replica) in self.replicas.values_mut() {
+            if replica.passes_to().map(Peer::Server) == Some(peer) {
+                replica.repeat(&mut out);
+            }
+        }
+        self.finish(out, now)
+    }
+
+    /// To whom not everything has left yet that was to be sent; to be told before a tick. What has not left is not lost.
+    pub fn sending(&mut self, to: BTreeSet<Peer>) {
+        self.sending = to;
+    }
+
+    /// Why it cannot hold a shard that it was given: it runs another program.
+    pub fn unfit(&self) -> Option<&Refusal> {
+        self.replicas.values().find_map(|(_, replica)| replica.unfit())
     }
 
     /// Asks to be relieved of all shards; [`expelled`](Self::expelled) tells when that is done.
@@ -270,17 +301,28 @@ impl Server {
 
     /// Takes back what may not be said without a lease, and collects the snapshots that were completed.
     fn finish(&mut self, mut out: Vec<Outgoing>, now: Time) -> Vec<Outgoing> {
-        if !self.lease.holds(now) && self.plan.mechanisms.lease {
-            for (_, message) in &mut out {
-                if let Message::Data(Data::Answer(Answer { outcome, .. })) = message {
-                    *outcome = Outcome::Fenced;
-                }
-            }
-        }
+        self.release(&mut out, now);
         for (shard, (_, replica)) in &mut self.replicas {
             self.snapshots.extend(replica.take_snapshots().into_iter().map(|s| (*shard, s)));
         }
         out
+    }
+
+    /// Takes back what may not be said without a lease. To be called again when much time has passed since it was said.
+    pub fn release(&self, out: &mut [Outgoing], now: Time) {
+        if self.lease.holds(now) || !self.plan.mechanisms.lease {
+            return;
+        }
+        for (_, message) in out {
+            if let Message::Data(Data::Answer(Answer { outcome, .. })) = message {
+                *outcome = Outcome::Fenced;
+            }
+        }
+    }
+
+    /// Its right to answer.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
     }
 
     /// The snapshots that were completed since the last time.

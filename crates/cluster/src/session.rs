@@ -4,7 +4,7 @@
 //! again, under the newest view, until it is: shards apply a push once however often it comes. A slot
 //! has one call under way, so a push never overtakes the one before it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::error::{ClusterError, Refusal};
@@ -184,6 +184,18 @@ impl Session {
             }
         }
         self.tick(now)
+    }
+
+    /// To whom not everything has left yet that was to be sent; to be told before a tick. What has not left is not lost.
+    pub fn sending(&mut self, to: &BTreeSet<Peer>, now: Time) {
+        let (view, later) = (&self.view, now + self.timing.retry);
+        for progress in self.slots.values_mut().filter(|_| !to.is_empty()) {
+            for (shard, pending) in (0..).map(ShardId).zip(&mut progress.calls).filter(|(_, p)| p.sent > 0) {
+                if view.head(shard).is_some_and(|head| to.contains(&Peer::Server(head))) {
+                    pending.due = pending.due.max(later);
+                }
+            }
+        }
     }
 
     /// Says that the work is done, or that the process is about to end.

@@ -52,6 +52,18 @@ pub enum Record {
     },
 }
 
+impl Record {
+    /// How many values it carries.
+    pub fn n_values(&self) -> usize {
+        match self {
+            Record::Create(parts) => parts.values().map(|(_, values)| values.len()).sum(),
+            Record::Round { sum: update, .. } | Record::Push { update, .. } => {
+                update.values().map(Delta::n_values).sum()
+            }
+        }
+    }
+}
+
 /// How a push ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pushed {
@@ -106,6 +118,13 @@ pub struct Sent {
     pub(crate) marks: Vec<Clock>,
     pub(crate) counted: Vec<Option<Clock>>,
     pub(crate) tables: BTreeMap<TableId, (PartSpec, Contents)>,
+}
+
+impl Sent {
+    /// How many values it carries.
+    pub(crate) fn n_values(&self) -> usize {
+        self.tables.values().map(|(_, contents)| contents.n_values()).sum()
+    }
 }
 
 /// A shard exactly at a clock: every push below it, none above.
@@ -181,7 +200,8 @@ impl State {
         if clock > mark {
             return Err(Refusal::Clock { want: mark, got: clock });
         }
-        if clock == mark || (!self.plan.mechanisms.dedup && !self.plan.sync.gathers()) {
+        let Mechanisms { dedup, round_dedup, .. } = self.plan.mechanisms;
+        if clock == mark || !(if self.plan.sync.gathers() { round_dedup } else { dedup }) {
             return Ok(None);
         }
         let counted = match self.plan.sync {

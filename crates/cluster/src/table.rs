@@ -100,6 +100,16 @@ pub enum Delta {
 }
 
 impl Delta {
+    /// How many values it has, a row's number counting as two.
+    pub fn n_values(&self) -> usize {
+        match self {
+            Delta::Dense(values) => values.len(),
+            Delta::Rows(rows, values) => 2 * rows.len() + values.len(),
+            Delta::Packed(encoded) => encoded.len(),
+            Delta::Cut(_, range) => range.len(),
+        }
+    }
+
     /// The same without packing.
     pub fn unpacked(&self) -> Delta {
         match self {
@@ -400,6 +410,21 @@ pub enum Contents {
         /// What the last round replaced.
         previous: BTreeMap<u64, Option<Values>>,
     },
+}
+
+impl Contents {
+    /// How many values it has, a row's number counting as two.
+    pub fn n_values(&self) -> usize {
+        match self {
+            Contents::Dense { values, state, previous } => {
+                values.len() + state.len() + previous.as_ref().map_or(0, |p| p.len())
+            }
+            Contents::Rows { rows, previous } => {
+                let old = previous.values().map(|row| 2 + row.as_ref().map_or(0, |r| r.len()));
+                rows.values().map(|row| 2 + row.len()).chain(old).sum()
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Table {

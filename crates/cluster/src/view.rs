@@ -4,8 +4,12 @@
 //! carries the number, and a server refuses any other: so nobody acts on a membership that has passed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::coordinator::Size;
+use crate::error::ClusterError;
 use crate::ids::{Clock, Epoch, ServerId, SessionId, ShardId, Slot};
 use crate::message::Time;
 
@@ -24,6 +28,8 @@ pub struct View {
     pub slots: Vec<Option<SessionId>>,
     /// The clock of the snapshot that the first servers start from.
     pub restored: Option<Clock>,
+    /// Into how many shards the servers want the parameters to be divided, before they are.
+    pub n_shards: u32,
 }
 
 /// One process of a view.
@@ -72,6 +78,17 @@ impl Chain {
 }
 
 impl View {
+    /// Whether it is divided as a process with this size would divide it. One that would not runs another program, or has
+    /// other variables, and would compute other things.
+    pub fn check(&self, size: &Size) -> Result<(), ClusterError> {
+        let (n_shards, n_slots) = (self.shards.len(), self.slots.len());
+        let own_shards = size.n_shards.unwrap_or(n_shards);
+        if n_shards == 0 || (n_shards, n_slots) == (own_shards, size.n_slots) {
+            return Ok(());
+        }
+        Err(ClusterError::Divided { n_shards, n_slots, own_shards, own_slots: size.n_slots })
+    }
+
     /// Who computes a slot.
     pub fn owner(&self, slot: Slot) -> Option<SessionId> {
         self.slots.get(slot.0 as usize).copied().flatten()
@@ -129,22 +146,27 @@ impl Timing {
 }
 
 /// A server's right to answer. Counted from when the heartbeat left, so that it ends for the server
-/// before it ends for the coordinator, which counts from when the heartbeat came.
-#[derive(Debug, Clone, Copy, Default)]
+/// before it ends for the coordinator, which counts from when the heartbeat came. A clone is the same lease: it may be
+/// renewed while its server is at work.
+#[derive(Debug, Clone, Default)]
 pub struct Lease {
-    until: Option<Time>,
+    until: Arc<AtomicU64>, // in nanoseconds; at zero it has never been given
 }
 
 impl Lease {
     /// Takes note of an answered heartbeat.
-    pub fn renew(&mut self, sent: Time, length: Duration) {
-        self.until = self.until.max(Some(sent + length));
+    pub fn renew(&self, sent: Time, length: Duration) {
+        self.until.fetch_max(nanos(sent + length), Ordering::SeqCst);
     }
 
     /// Whether it holds.
     pub fn holds(&self, now: Time) -> bool {
-        self.until.is_some_and(|until| now < until)
+        nanos(now) < self.until.load(Ordering::SeqCst)
     }
+}
+
+fn nanos(time: Time) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -153,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_lease_counts_from_when_the_heartbeat_left_and_never_shrinks() {
-        let (ms, mut lease) = (Duration::from_millis, Lease::default());
+        let (ms, lease) = (Duration::from_millis, Lease::default());
         assert!(!lease.holds(ms(0)));
         lease.renew(ms(100), ms(300));
         lease.renew(ms(50), ms(300));

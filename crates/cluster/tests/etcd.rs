@@ -13,7 +13,7 @@ use thalweg_cluster::net::membership::Membership;
 use thalweg_cluster::view::Timing;
 
 fn durable(clock: u64) -> Durable {
-    let size = Size { n_servers: 1, n_workers: 1, n_shards: 1, n_slots: 1, replicas: 1 };
+    let size = Size { n_servers: 1, n_workers: 1, n_shards: Some(1), n_slots: 1, replicas: 1 };
     Coordinator::new(size, Timing::default(), Some(clock), None).durable().clone()
 }
 

@@ -24,9 +24,10 @@ pub fn run(args: &[&str]) -> Result<()> {
         ["op-page"] => op_page::write(),
         ["proto", "--check"] => proto::check(),
         ["proto"] => proto::write(),
-        ["simulate", rest @ ..] => match value(rest, "--seed") {
-            Some(seed) => simulate::one(seed.parse()?),
-            None => {
+        ["simulate", rest @ ..] => match (value(rest, "--seed"), value(rest, "--replay")) {
+            (Some(seed), _) => simulate::one(seed.parse()?),
+            (None, Some(file)) => simulate::replay(file),
+            (None, None) => {
                 let first = value(rest, "--from").map_or(Ok(0), str::parse)?;
                 simulate::seeds(first, value(rest, "--count").map(str::parse).transpose()?)
             }

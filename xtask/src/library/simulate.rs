@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use thalweg_cluster::simulate::{Outcome, Schedule, minimise, run};
+
+use crate::root;
 
 /// Plays the schedules of the seeds from `first` on: so many of them, or without end.
 pub fn seeds(first: u64, n: Option<u64>) -> Result<()> {
@@ -63,15 +65,32 @@ pub fn one(seed: u64) -> Result<()> {
     let schedule = Schedule::new(seed);
     match run(&schedule, Default::default()) {
         Ok(outcome) => {
-            println!("seed {seed}: ok after {} events\n{schedule}", outcome.events);
+            println!("ok after {} events\n{schedule}", outcome.events);
             Ok(())
         }
         Err(violation) => {
             let small = minimise(&schedule, Default::default());
             let what = run(&small, Default::default()).expect_err("the smallest that fails");
+            let folder = root().join("target/simulate");
+            std::fs::create_dir_all(&folder)?;
+            let file = folder.join(format!("seed-{seed}.txt"));
+            std::fs::write(&file, small.to_string())?;
             bail!(
-                "seed {seed}: {violation}\n{schedule}\nsmallest: {what}\n{small}\nagain: cargo xtask simulate --seed {seed}"
+                "{violation}\n{schedule}\nsmallest: {what}\n{small}\nagain: cargo xtask simulate --seed {seed}\n\
+                 the smallest again: cargo xtask simulate --replay {}",
+                file.display()
             )
         }
     }
+}
+
+/// Plays a schedule that was printed.
+pub fn replay(file: &str) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    let schedule: Schedule = text.parse()?;
+    match run(&schedule, Default::default()) {
+        Ok(outcome) => println!("ok after {} events\n{schedule}", outcome.events),
+        Err(violation) => bail!("{violation}\n{schedule}"),
+    }
+    Ok(())
 }

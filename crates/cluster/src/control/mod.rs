@@ -53,6 +53,7 @@ pub fn from_member(from: Peer, message: &FromMember) -> Option<proto::FromMember
             name: join.name.clone(),
             address: join.address.clone(),
             restored: join.restored,
+            n_shards: join.n_shards,
         }),
         FromMember::Heartbeat(heartbeat) => What::Heartbeat(proto::Heartbeat {
             member: Some(member(from)?),
@@ -77,8 +78,8 @@ pub fn read_from_member(message: proto::FromMember) -> Result<(Peer, FromMember)
     use proto::from_member::What;
     match there(message.what, "what a member says")? {
         What::Join(join) => {
-            let proto::Join { role, nonce, name, address, restored } = join;
-            let join = Join { role: read_role(role)?, nonce, name, address, restored };
+            let proto::Join { role, nonce, name, address, restored, n_shards } = join;
+            let join = Join { role: read_role(role)?, nonce, name, address, restored, n_shards };
             Ok((Peer::Newcomer(nonce), FromMember::Join(join)))
         }
         What::Heartbeat(h) => {
@@ -195,6 +196,7 @@ fn view(view: &View) -> proto::View {
         shards: view.shards.iter().map(chain).collect(),
         slots: view.slots.iter().map(|owner| owner.map_or(0, |id| id.0)).collect(),
         restored: view.restored,
+        n_shards: view.n_shards,
     }
 }
 
@@ -222,6 +224,7 @@ fn read_view(view: proto::View) -> View {
         shards: view.shards.into_iter().map(chain).collect(),
         slots: view.slots.into_iter().map(|n| (n > 0).then_some(SessionId(n))).collect(),
         restored: view.restored,
+        n_shards: view.n_shards,
     }
 }
 
@@ -294,6 +297,7 @@ mod tests {
             name: "server-0".into(),
             address: "127.0.0.1:1".into(),
             restored: Some(0),
+            n_shards: 4,
         };
         let heartbeat = Heartbeat {
             epoch: Epoch(7),
@@ -327,6 +331,7 @@ mod tests {
             shards: vec![chain, Chain { lost: true, ..Chain::default() }],
             slots: vec![Some(SessionId(3)), None],
             restored: Some(30),
+            n_shards: 2,
         };
         for said in [
             ToMember::Welcome { nonce: 1, you: Peer::Worker(SessionId(3)) },

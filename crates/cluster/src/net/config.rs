@@ -12,8 +12,8 @@
 //! | `THALWEG_BIND` | where to listen | `127.0.0.1` |
 //! | `THALWEG_WORKERS`, `THALWEG_SERVERS` | how many are announced | 1 |
 //! | `THALWEG_SLOTS` | parts of a batch | the number of workers |
-//! | `THALWEG_SHARDS` | parts of the parameters | the number of servers |
-//! | `THALWEG_REPLICAS` | servers per shard | 2, or 1 with one server |
+//! | `THALWEG_SHARDS` | parts of the parameters | the number of servers, up to four times as many of 1 MiB or more |
+//! | `THALWEG_REPLICAS` | servers per shard, as long as there are so many | 2 |
 //! | `THALWEG_SYNC` | `bsp`, `ssp:S`, `async`, `backup:B`; for nets also `local:STEPS`, `easgd:SHARE[:STEPS]` | `bsp` |
 //! | `THALWEG_CODEC` | how pushes to dense tables are made smaller: `f32`, `bf16`, `int8`, `topk:ONE_IN` | `f32` |
 //! | `THALWEG_STATE` | the coordinator's file | none |
@@ -27,6 +27,9 @@
 //! `THALWEG_SERVERS` need be said: the first process is the coordinator, the next ones are servers, the others workers,
 //! and coordinator and servers end when the workers are done.
 //! `mpirun -np 7 -x THALWEG_COORDINATOR=127.0.0.1:7700 -x THALWEG_SERVERS=2 program` runs four workers.
+//!
+//! A server or worker that is started later, with the variables of the others and a name of its own, joins: it takes over
+//! shards or slots of theirs. There is something to do for as many workers as there are slots.
 
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
@@ -158,9 +161,9 @@ impl Config {
         let size = Size {
             n_servers,
             n_workers,
-            n_shards: number(&get, "THALWEG_SHARDS", n_servers)?,
+            n_shards: get("THALWEG_SHARDS").map(|_| number(&get, "THALWEG_SHARDS", 1)).transpose()?,
             n_slots: number(&get, "THALWEG_SLOTS", n_workers)?,
-            replicas: number(&get, "THALWEG_REPLICAS", n_servers.min(2))?,
+            replicas: number(&get, "THALWEG_REPLICAS", 2)?,
         };
         let lease = number(&get, "THALWEG_LEASE_MS", 300)?;
         let timing = Timing {
@@ -306,7 +309,9 @@ mod tests {
     #[test]
     fn nothing_said_is_a_process_alone() {
         let c = config(&[]).unwrap();
-        assert_eq!((c.part, c.sync, c.size.n_slots, c.size.replicas), (Part::Alone, Sync::Bsp, 1, 1));
+        assert_eq!((c.part, c.sync, c.size.n_slots, c.size.n_servers), (Part::Alone, Sync::Bsp, 1, 1));
+        assert_eq!((c.size.n_shards, c.size.replicas), (None, 2), "the program and who lives decide");
+        assert_eq!(config(&[("THALWEG_SHARDS", "3")]).unwrap().size.n_shards, Some(3));
     }
 
     #[test]

@@ -120,7 +120,7 @@ mod tests {
         let membership = Embedded::new("127.0.0.1:1", Some(path.clone()));
         let mut memory = membership.campaign("", &AtomicBool::new(false)).unwrap().unwrap();
         assert_eq!(memory.load().unwrap(), None);
-        let size = Size { n_servers: 1, n_workers: 1, n_shards: 2, n_slots: 3, replicas: 1 };
+        let size = Size { n_servers: 1, n_workers: 1, n_shards: Some(2), n_slots: 3, replicas: 1 };
         let durable = Coordinator::new(size, Timing::default(), Some(7), None).durable().clone();
         memory.store(&durable).unwrap();
         assert_eq!(memory.load().unwrap(), Some(durable));

@@ -9,6 +9,8 @@ pub mod membership;
 mod metrics;
 pub mod node;
 pub mod process;
+mod pulse;
+mod queue;
 mod sharing;
 pub mod stream;
 #[cfg(feature = "tls")]

@@ -4,14 +4,14 @@
 //! under its lock and leaves the answers in the queues of the writers: no step waits for a socket, and
 //! what one machine sends to one peer about one shard stays in order. Blocking sockets and threads, because a cluster of
 //! tens of processes needs no more, and a wake-up costs less than a task switch through a reactor. What is said to and by
-//! the coordinator goes over gRPC (`control`) and comes into an inbox that one more thread empties.
+//! the coordinator goes over gRPC (`control`) and comes into an inbox that one more thread empties. A server's signs of life
+//! do not wait for its machine (`pulse`).
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,16 @@ use tokio::task::AbortHandle;
 
 use super::control::{self, Attendance, Heard, Inbox, ToMembers};
 use super::membership::Membership;
+use super::pulse::Pulse;
+use super::queue::{Frames, Queue};
 use super::sharing::{self, Ends};
 use super::stream::{LinkId, Security, Stream};
 use crate::error::ClusterError;
 use crate::ids::{Peer, ServerId};
-use crate::message::{Data, Message, Outgoing, Time};
+use crate::message::{Message, Outgoing, Time};
 use crate::report::Report;
-use crate::wire::{Frame, Incoming, KeySets, Lanes, Limits};
+use crate::view::Lease;
+use crate::wire::{Incoming, Lanes, Limits};
 
 /// Between two looks at the time.
 const TICK: Duration = Duration::from_millis(10);
@@ -49,6 +52,18 @@ pub trait Machine: Send + 'static {
     /// Bytes received and sent so far, told before each tick.
     fn count(&mut self, received: u64, sent: u64) {
         let _ = (received, sent);
+    }
+    /// To whom not everything has left yet, told before each tick.
+    fn sending(&mut self, to: BTreeSet<Peer>, now: Time) {
+        let _ = (to, now);
+    }
+    /// Takes back what it may not say any more, now that a step has taken its time.
+    fn release(&mut self, out: &mut [Outgoing], now: Time) {
+        let _ = (out, now);
+    }
+    /// Its right to answer and how long it is given for, if it needs one.
+    fn lease(&self) -> Option<(Lease, Duration)> {
+        None
     }
     /// Who it is.
     fn me(&self) -> Peer;
@@ -76,6 +91,7 @@ struct Shared<M> {
     start: Instant,
     closed: AtomicBool,
     shares_memory: AtomicBool,
+    pulse: Pulse,
     inbox: Mutex<Option<Inbox>>,         // none once it is closed
     serving: Mutex<Option<AbortHandle>>, // members call this process
     received: AtomicU64,
@@ -87,30 +103,6 @@ struct Links {
     by_peer: BTreeMap<Peer, Link>,
     broken: Vec<(Peer, Instant)>,
     problem: Option<String>, // why the coordinator was last not reached
-}
-
-/// Frames for one connection, and the key sets that went over it before.
-#[derive(Clone)]
-struct Queue {
-    frames: Sender<Frame>,
-    keys: Arc<Mutex<BTreeMap<u8, KeySets>>>,
-}
-
-impl Queue {
-    fn new() -> (Self, Receiver<Frame>) {
-        let (frames, receiver) = channel();
-        (Self { frames, keys: Arc::default() }, receiver)
-    }
-
-    /// The size of the frame.
-    fn send(&self, from: Peer, message: &Data) -> usize {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let frame = Frame::after(&mut keys, from, message);
-        let len = frame.len();
-        // A queue whose thread has ended belongs to a link that is about to be removed.
-        let _ = self.frames.send(frame);
-        len
-    }
 }
 
 struct Link {
@@ -150,6 +142,7 @@ impl<M: Machine> Node<M> {
     /// Runs a machine that finds its coordinator so.
     pub fn new(machine: M, membership: Arc<dyn Membership>, security: Security) -> Self {
         let (inbox, mut heard) = control::inbox();
+        let leased = machine.lease().is_some();
         let node = Self(Arc::new(Shared {
             machine: Mutex::new(machine),
             changed: Condvar::new(),
@@ -159,6 +152,7 @@ impl<M: Machine> Node<M> {
             start: Instant::now(),
             closed: AtomicBool::new(false),
             shares_memory: AtomicBool::new(false),
+            pulse: Pulse::default(),
             inbox: Mutex::new(Some(inbox)),
             serving: Mutex::default(),
             received: AtomicU64::new(0),
@@ -166,6 +160,10 @@ impl<M: Machine> Node<M> {
         }));
         let timer = node.clone();
         std::thread::spawn(move || timer.keep_time());
+        if leased {
+            let lives = node.clone();
+            std::thread::spawn(move || lives.keep_alive());
+        }
         let hears = node.clone();
         std::thread::spawn(move || {
             while let Some(heard) = heard.blocking_recv() {
@@ -223,7 +221,8 @@ impl<M: Machine> Node<M> {
     /// Steps the machine, and sends what it says.
     pub fn step<T>(&self, f: impl FnOnce(&mut M, Time) -> (Vec<Outgoing>, T)) -> T {
         let mut machine = self.lock();
-        let (out, result) = f(&mut machine, self.now());
+        let (mut out, result) = f(&mut machine, self.now());
+        machine.release(&mut out, self.now());
         self.send(&machine, out);
         drop(machine);
         self.0.changed.notify_all();
@@ -301,7 +300,9 @@ impl<M: Machine> Node<M> {
             Heard::ToMember { message, bytes } => {
                 count(bytes);
                 self.links().problem = None;
-                self.step(|machine, now| (machine.handle(Peer::Coordinator, message.into(), now), ()));
+                if !self.0.pulse.hear(&message) {
+                    self.step(|machine, now| (machine.handle(Peer::Coordinator, message.into(), now), ()));
+                }
             }
             // Who asked may have gone.
             Heard::Asked(answer) => drop(answer.send(self.lock().status(self.now()))),
@@ -330,11 +331,31 @@ impl<M: Machine> Node<M> {
             let [received, sent] = self.traffic();
             self.step(|machine, now| {
                 machine.count(received, sent);
+                machine.sending(self.sending(), now);
                 let mut out = machine.tick(now);
                 due.into_iter().for_each(|peer| out.extend(machine.reconnected(peer, now)));
                 (out, ())
             });
         }
+    }
+
+    /// Gives signs of life while the machine is at work.
+    fn keep_alive(&self) {
+        while !self.is_closed() {
+            std::thread::sleep(TICK);
+            let Some((me, message)) = self.0.pulse.due(self.now()) else { continue };
+            if let Some(link) = self.links().by_peer.get(&Peer::Coordinator) {
+                let n = link.line.send(me, &message);
+                self.0.sent.fetch_add(n as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// To whom not everything has left yet.
+    fn sending(&self) -> BTreeSet<Peer> {
+        let links = self.links();
+        let busy = |link: &Link| matches!(&link.line, Line::Data(queue, _) if queue.is_sending());
+        links.by_peer.iter().filter(|(_, link)| busy(link)).map(|(peer, _)| *peer).collect()
     }
 
     /// Lets go of a coordinator when another one is known. One that was stopped does not end the connection itself.
@@ -353,6 +374,7 @@ impl<M: Machine> Node<M> {
             return;
         }
         let me = machine.me();
+        self.0.pulse.note(me, &out, machine.lease(), self.now());
         let mut links = self.links();
         for (to, message) in out {
             let link = match links.by_peer.entry(to) {
@@ -402,7 +424,7 @@ impl<M: Machine> Node<M> {
     }
 
     /// Reads from a connection until it ends. Who connected has a queue already.
-    fn run(&self, stream: Stream, ends: Ends, connected: Option<(Peer, LinkId, Receiver<Frame>)>) {
+    fn run(&self, stream: Stream, ends: Ends, connected: Option<(Peer, LinkId, Frames)>) {
         let writing = stream.clone();
         let (mut known, id, frames, queue) = match connected {
             Some((peer, id, frames)) => {
@@ -422,7 +444,7 @@ impl<M: Machine> Node<M> {
         let (inlet, outlet) = ends.unzip();
         let mut writer = writing.clone();
         std::thread::spawn(move || {
-            let _ = write(&mut writer, &frames, Lanes::sharing(outlet));
+            let _ = frames.write(&mut writer, Lanes::sharing(outlet));
             writer.shutdown();
         });
         // For headers and small messages; large arrays pass it by, but for what comes in with their header.
@@ -466,16 +488,4 @@ fn reach(address: &str) -> io::Result<TcpStream> {
         }
     }
     Err(last)
-}
-
-/// Writes frames until nobody can add one any more, the lowest lanes first.
-fn write(to: &mut impl io::Write, frames: &Receiver<Frame>, mut lanes: Lanes) -> io::Result<()> {
-    while let Ok(frame) = frames.recv() {
-        lanes.add(frame);
-        while !lanes.is_empty() {
-            frames.try_iter().for_each(|frame| lanes.add(frame));
-            lanes.write(to)?;
-        }
-    }
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The processes of a cluster: coordinator, server, and a worker's session, each on sockets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use super::membership::Memory;
 use super::node::{Machine, Node};
 use crate::coordinator::{Coordinator, Durable, Said};
 use crate::error::ClusterError;
-use crate::ids::{Clock, Peer, ServerId};
+use crate::ids::{Clock, Peer, ServerId, Slot};
 use crate::message::{Counts, FromMember, Join, Message, Outgoing, Role, Time};
 use crate::report::{Progress, Report, Standing, holds};
 use crate::rule::Registry;
@@ -21,6 +21,7 @@ use crate::server::{Server, Source};
 use crate::session::{Event, Session};
 use crate::state::{Parts, Plan};
 use crate::storage::{Saver, Storage};
+use crate::view::Lease;
 
 /// Between two looks at whether to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -219,7 +220,7 @@ impl ServerProcess {
     }
 
     fn life(plan: &Arc<Plan>, config: &Config, storage: Option<&Storage>, address: &str) -> Server {
-        let join = join(Role::Server, &config.name, address, storage.and_then(|s| s.restored));
+        let join = join(Role::Server, config, address, storage.and_then(|s| s.restored));
         let source = storage.map_or_else(|| -> Source { Arc::new(|_, _| None) }, |s| s.load.clone());
         Server::new(plan.clone(), config.timing, join, source)
     }
@@ -240,7 +241,7 @@ impl ServerProcess {
     }
 
     fn reborn(&mut self) {
-        if self.server.expelled() && !self.leaving {
+        if self.server.expelled() && !self.leaving && self.server.unfit().is_none() {
             self.server = Self::life(&self.plan, &self.config, self.storage.as_ref(), &self.address);
         }
     }
@@ -273,8 +274,20 @@ impl Machine for ServerProcess {
         self.server.count(Counts { received, sent, ..Counts::default() });
     }
 
-    fn reconnected(&mut self, _peer: Peer, now: Time) -> Vec<Outgoing> {
-        self.server.reconnected(now)
+    fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing> {
+        self.server.reconnected(peer, now)
+    }
+
+    fn sending(&mut self, to: BTreeSet<Peer>, _now: Time) {
+        self.server.sending(to);
+    }
+
+    fn release(&mut self, out: &mut [Outgoing], now: Time) {
+        self.server.release(out, now);
+    }
+
+    fn lease(&self) -> Option<(Lease, Duration)> {
+        Some((self.server.lease().clone(), self.config.timing.lease))
     }
 
     fn me(&self) -> Peer {
@@ -297,7 +310,7 @@ pub struct WorkerProcess {
     session: Session,
     config: Config,
     tables: Vec<Arc<Parts>>,
-    events: Vec<Event>,
+    events: VecDeque<Event>,
     /// When the coordinator last said anything.
     pub heard: Time,
     /// Time spent waiting for others.
@@ -312,14 +325,24 @@ impl WorkerProcess {
             session,
             config: config.clone(),
             tables,
-            events: Vec::new(),
+            events: VecDeque::new(),
             heard: Time::ZERO,
             waited: Duration::ZERO,
         }
     }
 
     fn life(config: &Config, tables: &[Arc<Parts>]) -> Session {
-        Session::new(config.sync, config.timing, join(Role::Worker, &config.name, "", None), tables.to_vec())
+        Session::new(config.sync, config.timing, join(Role::Worker, config, "", None), tables.to_vec())
+    }
+
+    /// Whether the slot went to somebody else by what has happened and was not taken yet, even if it has come back.
+    pub fn has_dropped(&self, slot: Slot) -> bool {
+        self.events.iter().any(|event| matches!(event, Event::Dropped { slot: gone } if *gone == slot))
+    }
+
+    /// Whether the cluster is divided as this process divides it.
+    pub fn check(&self) -> Result<(), ClusterError> {
+        self.session.view().check(&self.config.size)
     }
 
     /// Begins a new session after the old one was ended by the coordinator.
@@ -332,9 +355,10 @@ impl WorkerProcess {
         &mut self.session
     }
 
-    /// What has happened since the last time.
-    pub fn take_events(&mut self) -> Option<Vec<Event>> {
-        Some(std::mem::take(&mut self.events)).filter(|e| !e.is_empty())
+    /// The next of the things that have happened. What came after it is still to be taken, so that
+    /// [`has_dropped`](Self::has_dropped) knows of it.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
     }
 }
 
@@ -360,6 +384,10 @@ impl Machine for WorkerProcess {
         self.session.reconnected(peer, now)
     }
 
+    fn sending(&mut self, to: BTreeSet<Peer>, now: Time) {
+        self.session.sending(&to, now);
+    }
+
     fn me(&self) -> Peer {
         self.session.id().map_or(Peer::Newcomer(self.session.nonce()), Peer::Worker)
     }
@@ -373,9 +401,9 @@ impl Machine for WorkerProcess {
     }
 }
 
-fn join(role: Role, name: &str, address: &str, restored: Option<Clock>) -> Join {
-    let nonce = u64::from_le_bytes(random());
-    Join { role, nonce, name: name.to_owned(), address: address.to_owned(), restored }
+fn join(role: Role, config: &Config, address: &str, restored: Option<Clock>) -> Join {
+    let (nonce, n_shards) = (u64::from_le_bytes(random()), config.size.n_shards.unwrap_or(0) as u32);
+    Join { role, nonce, name: config.name.clone(), address: address.to_owned(), restored, n_shards }
 }
 
 /// Runs the coordinator until the process is asked to end; where it is elected, whenever it is chosen.
@@ -468,6 +496,10 @@ pub fn serve(
     while !end.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK);
         let server = node.lock();
+        server.server().view().check(&config.size)?;
+        if let Some(refusal) = server.server().unfit() {
+            return Err(refusal.clone().into());
+        }
         let working = !server.server().view().workers.is_empty();
         begun |= working;
         if config.until_done && begun && !working {

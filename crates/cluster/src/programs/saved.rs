@@ -32,7 +32,7 @@ pub(super) fn storage(
 ) -> Result<Storage, ClusterError> {
     let there = cluster.checkpoints_elsewhere() || Run::exists(folder);
     let loaded = if resume && there { load_latest(checkpoints)? } else { None };
-    let layout = Layout::of(specs, cluster.n_shards());
+    let layout = Layout::of(specs, cluster.n_shards(specs));
     let restored = loaded.as_ref().map(|l| restore(l, folder, names, specs, &layout, cluster)).transpose()?;
     let restored = loaded.map(|l| l.step).zip(restored);
     let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();

@@ -88,7 +88,7 @@ impl<'a, M: Model> Solver<'a, M> {
             None => {}
         }
         let books = Books {
-            n_shards: cluster.n_shards() as u32,
+            n_shards: cluster.n_shards(&specs) as u32,
             folder,
             every,
             size: 0,

@@ -188,9 +188,14 @@ impl Checks {
             }
             let [waiting, open, log] = replica.held();
             let chain = &view.shards[shard.0 as usize];
-            let longest = if chain.joining.is_some() { 1025 } else { 2 * self.n_slots + 2 };
+            let longest =
+                2 * self.n_slots + 2 + if chain.joining.is_some() { crate::replica::LONGEST_LOG } else { 0 };
             self.ensure(16, waiting <= self.n_slots && open <= self.n_slots && log <= longest, || {
                 format!("{id} holds {waiting} calls, {open} gradients, {log} records for {shard}")
+            })?;
+            let forgotten = replica.forgotten();
+            self.ensure(5, forgotten.is_none(), || {
+                format!("{id} lets {forgotten:?} wait for an answer of {shard} that it could give")
             })?;
             if replica.committed() == state.index() && !self.hashes.contains_key(&(shard, state.index())) {
                 self.hashes.insert((shard, state.index()), state.hash());
@@ -218,6 +223,12 @@ impl Checks {
             })?;
         }
         Ok(())
+    }
+
+    /// So many copies of a shard's state wait to be sent from one process to another: one, and one more each time that the
+    /// newcomer began anew.
+    pub fn states_under_way(&mut self, shard: ShardId, n: usize) -> Result<(), Violation> {
+        self.ensure(16, n <= 3, || format!("{n} copies of {shard} wait to be sent to one newcomer"))
     }
 
     /// A process acts by this view. Two coordinators at once must not have made two of the same number.

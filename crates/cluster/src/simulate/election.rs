@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn who_was_deposed_cannot_write() {
-        let size = Size { n_servers: 1, n_workers: 1, n_shards: 1, n_slots: 1, replicas: 1 };
+        let size = Size { n_servers: 1, n_workers: 1, n_shards: Some(1), n_slots: 1, replicas: 1 };
         let durable =
             |after| Coordinator::new(size.clone(), Timing::default(), None, after).durable().clone();
         let first = durable(None);

@@ -3,16 +3,18 @@
 //! A [`Schedule`] is drawn from a seed: the size of the cluster, its consistency, how bad the network is,
 //! and what crashes, pauses, is cut off, comes or goes at which moment. [`run`] plays it and checks the
 //! invariants of [`check`] all along. The same schedule always gives the same run. A schedule that breaks
-//! a promise is made smaller by [`minimise`] and printed.
+//! a promise is made smaller by [`minimise`] and printed; the printed text is a schedule that can be played again.
 
 pub mod check;
 mod election;
 mod program;
 mod schedule;
+mod text;
 mod world;
 
 pub use check::Violation;
 pub use schedule::{Draw, Fault, Node, Schedule, What};
+pub use text::BadLine;
 pub use world::Outcome;
 
 use crate::mechanisms::Mechanisms;
@@ -41,6 +43,7 @@ pub fn minimise(schedule: &Schedule, mechanisms: Mechanisms) -> Schedule {
         let mut candidates: Vec<Schedule> = all.iter().map(|i| smallest.keeping(&without(*i))).collect();
         candidates.push(Schedule { loss: 0, ..smallest.clone() });
         candidates.push(Schedule { twice: 0, ..smallest.clone() });
+        candidates.push(Schedule { slow: 0, ..smallest.clone() });
         candidates.push(Schedule { clocks: smallest.clocks.saturating_sub(1).max(1), ..smallest.clone() });
         candidates.push(Schedule { n_shards: 1, ..smallest.clone() });
         let smaller = candidates.into_iter().find(|c| *c != smallest && fails(c));

@@ -1,6 +1,4 @@
-//! What goes wrong in one simulated run, drawn from a seed and written as text.
-
-use std::fmt;
+//! What goes wrong in one simulated run, drawn from a seed.
 
 use crate::sync::Sync;
 use crate::table::mix;
@@ -96,6 +94,8 @@ pub struct Schedule {
     pub twice: u64,
     /// The longest ordinary delay of a message, in microseconds.
     pub delay: u64,
+    /// How long 100 bytes take between a worker and a server or two servers, in microseconds.
+    pub slow: u64,
     /// What goes wrong, in order of time.
     pub faults: Vec<Fault>,
 }
@@ -107,7 +107,7 @@ impl Schedule {
     /// The schedule of a seed.
     pub fn new(seed: u64) -> Self {
         let mut d = Draw::new(seed, 1);
-        let mut elections = Draw::new(seed, 3);
+        let (mut elections, mut links) = (Draw::new(seed, 3), Draw::new(seed, 4));
         let n_slots = 2 + d.below(4) as u32;
         let sync = match d.below(5) {
             0 | 1 => Sync::Bsp,
@@ -130,6 +130,8 @@ impl Schedule {
             loss: [0, 0, 20, 100, 250][d.below(5) as usize],
             twice: [0, 50, 300][d.below(3) as usize],
             delay: [500, 5_000, 40_000][d.below(3) as usize],
+            // So that a state takes no time, a third of what it takes until it is missed, or twice as long.
+            slow: [0, 0, 0, 4_000, 25_000][links.below(5) as usize],
             faults: Vec::new(),
         };
         let mut faults: Vec<Fault> = (0..d.below(10)).map(|_| schedule.fault(&mut d)).collect();
@@ -183,54 +185,5 @@ impl Schedule {
     pub fn keeping(&self, faults: &[usize]) -> Self {
         let kept = faults.iter().filter_map(|i| self.faults.get(*i).cloned()).collect();
         Self { faults: kept, ..self.clone() }
-    }
-}
-
-impl fmt::Display for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Node::Coordinator(i) => write!(f, "coordinator-{i}"),
-            Node::Server(i) => write!(f, "server-{i}"),
-            Node::Worker(i) => write!(f, "worker-{i}"),
-        }
-    }
-}
-
-impl fmt::Display for Schedule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{}, {} coordinators, {} workers, {} servers, {} shards, {} slots, {} replicas, {} clocks",
-            self.sync,
-            self.n_coordinators,
-            self.n_workers,
-            self.n_servers,
-            self.n_shards,
-            self.n_slots,
-            self.replicas,
-            self.clocks
-        )?;
-        writeln!(
-            f,
-            "  network: {} in 1000 lost, {} twice, up to {} us late",
-            self.loss, self.twice, self.delay
-        )?;
-        self.faults.iter().try_for_each(|fault| writeln!(f, "  at {:4} ms: {}", fault.at, fault.what))
-    }
-}
-
-impl fmt::Display for What {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            What::Crash(node, ms) => write!(f, "{node} crashes and is back after {ms} ms"),
-            What::Pause(node, ms) => write!(f, "{node} stands still for {ms} ms"),
-            What::Partition(nodes, ms) => {
-                let names: Vec<_> = nodes.iter().map(Node::to_string).collect();
-                write!(f, "{} cut off for {ms} ms", names.join(", "))
-            }
-            What::Cut(from, to, ms) => write!(f, "nothing passes from {from} to {to} for {ms} ms"),
-            What::Arrive(node) => write!(f, "{node} comes"),
-            What::Leave(node) => write!(f, "{node} asks to go"),
-        }
     }
 }

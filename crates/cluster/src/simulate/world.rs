@@ -1,6 +1,6 @@
 //! The simulated cluster: processes, their clocks, and a network that does what the schedule says.
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::coordinator::{Coordinator, Durable, Said, Size};
 use crate::error::Refusal;
 use crate::ids::{Clock, Epoch, Peer, SessionId, ShardId, Slot};
 use crate::mechanisms::Mechanisms;
-use crate::message::{Join, Message, Outgoing, Role, Time};
+use crate::message::{Data, Join, Message, Outgoing, Role, Time};
 use crate::server::{Server, Source};
 use crate::session::{Event, Session};
 use crate::state::{Plan, Reads, Snapshot, State};
@@ -94,6 +94,15 @@ pub struct World {
     lives: u64,
     checks: Checks,
     events: u64,
+    links: BTreeMap<(Node, Node, u64), Link>, // from a process to a life of another
+    broken: Option<Violation>,                // by what was sent
+}
+
+/// What a process still has to write to another: one thing after the other, each as long as it is large.
+#[derive(Default)]
+struct Link {
+    free_at: u64,
+    states: Vec<(u64, ShardId)>, // whole states, and when they will have left
 }
 
 /// In order of time, then of making.
@@ -150,6 +159,8 @@ impl World {
             lives: 0,
             checks,
             events: 0,
+            links: BTreeMap::new(),
+            broken: None,
         };
         let servers = (0..schedule.n_servers).map(Node::Server);
         let workers = (0..schedule.n_workers).map(Node::Worker);
@@ -168,6 +179,7 @@ impl World {
             self.now = at;
             self.events += 1;
             self.happen(happening)?;
+            self.broken.take().map_or(Ok(()), Err)?;
             if self.events.is_multiple_of(64) && self.finished() {
                 self.check_end()?;
                 return Ok(Outcome {
@@ -209,8 +221,8 @@ impl World {
         self.lives += 1;
         let life = self.lives;
         let now = self.local(node);
-        let join =
-            |role| Join { role, nonce: life, name: node.to_string(), address: String::new(), restored: None };
+        let (name, address, n_shards) = (node.to_string(), String::new(), self.schedule.n_shards);
+        let join = |role| Join { role, nonce: life, name, address, restored: None, n_shards };
         let machine = match node {
             Node::Coordinator(_) if self.schedule.n_coordinators > 1 => Machine::Candidate,
             Node::Coordinator(_) => Machine::Coordinator(self.leader(now, None)),
@@ -298,9 +310,15 @@ impl World {
         if let Node::Coordinator(_) = node {
             self.elect(node, tick);
         }
+        let sending = if tick { self.sending(node) } else { BTreeSet::new() };
         let process = self.processes.get_mut(&node).expect("looked up above");
         let life = process.life;
         let mut events = Vec::new();
+        match &mut process.machine {
+            Machine::Server(s) if tick => s.sending(sending),
+            Machine::Worker(s, _) if tick => s.sending(&sending, now),
+            _ => {}
+        }
         let out = match (&mut process.machine, happening) {
             (Machine::Coordinator(c), Happening::Deliver { from, message, .. }) => match message {
                 Message::FromMember(message) => said(c.coordinator.handle(from, message, now)),
@@ -512,11 +530,12 @@ impl World {
                 u32::from(!self.draw.happens(self.schedule.loss))
                     + u32::from(self.draw.happens(self.schedule.twice))
             };
+            let left = self.leaves(from, node, life, sender, &message);
             for _ in 0..copies {
                 let most = if healed { 500 } else { self.schedule.delay };
                 // Now and then one message is very late.
                 let late = if !healed && self.draw.happens(10) { self.draw.below(400 * MS) } else { 0 };
-                let at = self.now + 50 + self.draw.below(most) + late;
+                let at = left + 50 + self.draw.below(most) + late;
                 if self.cut(from, node, self.now) || self.cut(from, node, at) {
                     continue;
                 }
@@ -529,6 +548,37 @@ impl World {
                 self.push(at, Happening::Deliver { from: sender, to: node, life, message });
             }
         }
+    }
+
+    /// When a message has left, behind all that was to be sent to the same process before. What the coordinator says and
+    /// hears is small.
+    fn leaves(&mut self, from: Node, to: Node, life: u64, sender: Peer, message: &Message) -> u64 {
+        let Message::Data(data) = message else { return self.now };
+        if self.schedule.slow == 0 || self.now >= HEALED {
+            return self.now;
+        }
+        let now = self.now;
+        let link = self.links.entry((from, to, life)).or_default();
+        let bytes = wire::Frame::new(sender, data).len() as u64;
+        link.free_at = link.free_at.max(now) + bytes * self.schedule.slow / 100;
+        if let Data::Install { shard, .. } = data {
+            link.states.retain(|(left, _)| *left > now);
+            link.states.push((link.free_at, *shard));
+            let n = link.states.iter().filter(|(_, s)| s == shard).count();
+            self.broken = self.broken.take().or(self.checks.states_under_way(*shard, n).err());
+        }
+        link.free_at
+    }
+
+    /// To whom a process still has something to send.
+    fn sending(&self, from: Node) -> BTreeSet<Peer> {
+        if self.schedule.slow == 0 || self.now >= HEALED {
+            return BTreeSet::new();
+        }
+        let busy = |(_, (to, life)): &(&Peer, &(Node, u64))| {
+            self.links.get(&(from, *to, *life)).is_some_and(|link| link.free_at > self.now)
+        };
+        self.addresses.iter().filter(busy).map(|(peer, _)| *peer).collect()
     }
 
     /// Whether the network does not carry messages between two processes at a moment.
@@ -638,7 +688,18 @@ impl World {
         let shards = (0..self.schedule.n_shards).map(ShardId);
         let faults_over = self.schedule.faults.last().is_none_or(|f| f.at * MS < self.now);
         let mut states = shards.map(|shard| self.head_state(shard));
-        faults_over && states.all(|s| s.is_some_and(|s| s.version() >= self.schedule.clocks))
+        faults_over
+            && states.all(|s| s.is_some_and(|s| s.version() >= self.schedule.clocks))
+            && self.answered()
+    }
+
+    /// Whether no call waits for an answer any more: not by a worker's account, nor by a server's.
+    fn answered(&self) -> bool {
+        self.processes.values().all(|p| match &p.machine {
+            Machine::Worker(s, _) => s.waiting_for().is_empty(),
+            Machine::Server(s) => s.replicas().all(|(_, replica)| replica.held()[0] == 0),
+            Machine::Coordinator(_) | Machine::Candidate | Machine::Down => true,
+        })
     }
 
     fn check_end(&mut self) -> Result<(), Violation> {
@@ -695,7 +756,7 @@ fn size(schedule: &Schedule) -> Size {
     Size {
         n_servers: schedule.n_servers as usize,
         n_workers: schedule.n_workers as usize,
-        n_shards: schedule.n_shards as usize,
+        n_shards: None, // the servers say
         n_slots: schedule.n_slots as usize,
         replicas: schedule.replicas as usize,
     }

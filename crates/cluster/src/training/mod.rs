@@ -185,7 +185,7 @@ where
             None => {}
         }
         let books = Books {
-            n_shards: cluster.n_shards() as u32,
+            n_shards: cluster.n_shards(&specs) as u32,
             folder,
             every: every * per_clock,
             size: batches.size(),

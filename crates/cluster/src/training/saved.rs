@@ -73,7 +73,7 @@ pub(super) fn storage(
         }
     }
     let (restored, loaded) = (loaded.as_ref().map(|l| l.step / per_clock), Arc::new(loaded));
-    let (layout, registry) = (Layout::of(specs, cluster.n_shards()), cluster.registry().clone());
+    let (layout, registry) = (Layout::of(specs, cluster.n_shards(specs)), cluster.registry().clone());
     let divided = layout.parts(specs);
     let (saved, checkpoints) = (kinds.clone(), checkpoints.clone());
     Ok(Storage {

@@ -68,17 +68,17 @@ impl Lanes {
         self.waiting.is_empty()
     }
 
-    /// Sends the next piece of the lowest lane: the head of a frame or a chunk, or both.
-    pub fn write(&mut self, to: &mut impl Write) -> io::Result<()> {
-        let Some(mut lane) = self.waiting.first_entry() else { return Ok(()) };
+    /// Sends the next piece of the lowest lane: the head of a frame or a chunk, or both. How many bytes the frame has had
+    /// that was ended by it.
+    pub fn write(&mut self, to: &mut impl Write) -> io::Result<usize> {
+        let Some(mut lane) = self.waiting.first_entry() else { return Ok(0) };
         let sending = lane.get_mut().front_mut().expect("no lane is empty");
-        if sending.write(to, self.outlet.as_mut())? {
-            lane.get_mut().pop_front();
-        }
+        let last = sending.write(to, self.outlet.as_mut())?;
+        let ended = if last { lane.get_mut().pop_front() } else { None };
         if lane.get().is_empty() {
             lane.remove();
         }
-        Ok(())
+        Ok(ended.map_or(0, |sending| sending.frame.len()))
     }
 }
 

@@ -64,6 +64,9 @@ pub struct Join {
     /// The clock of the newest checkpoint that it sees, if the run is to go on from one.
     #[prost(uint64, optional, tag = "5")]
     pub restored: ::core::option::Option<u64>,
+    /// Into how many shards it would divide the parameters, for servers.
+    #[prost(uint32, tag = "6")]
+    pub n_shards: u32,
 }
 /// A sign of life.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -152,6 +155,9 @@ pub struct View {
     /// The clock of the snapshot that the first servers start from.
     #[prost(uint64, optional, tag = "6")]
     pub restored: ::core::option::Option<u64>,
+    /// Into how many shards the servers want the parameters to be divided, before they are.
+    #[prost(uint32, tag = "7")]
+    pub n_shards: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Process {
