@@ -50,12 +50,29 @@ pub trait Machine: Send + 'static {
     fn count(&mut self, received: u64, sent: u64) {
         let _ = (received, sent);
     }
+    /// Which peers it wants to speak to and does not reach, told before each tick.
+    fn troubled(&mut self, troubles: Vec<Trouble>) {
+        let _ = troubles;
+    }
     /// Who it is.
     fn me(&self) -> Peer;
     /// Where a server listens, as far as it knows.
     fn address(&self, server: ServerId) -> Option<String>;
     /// Whether it has come to its end.
     fn over(&self) -> bool;
+}
+
+/// A peer that is not reached.
+#[derive(Debug, Clone)]
+pub struct Trouble {
+    /// Whom.
+    pub peer: Peer,
+    /// Where.
+    pub address: String,
+    /// What happened the last time.
+    pub problem: String,
+    /// When the first attempt began of those that failed since it was last reached.
+    pub since: Instant,
 }
 
 /// A machine, its connections and its threads.
@@ -86,7 +103,8 @@ struct Shared<M> {
 struct Links {
     by_peer: BTreeMap<Peer, Link>,
     broken: Vec<(Peer, Instant)>,
-    problem: Option<String>, // why the coordinator was last not reached
+    problem: Option<String>,           // why the coordinator was last not reached
+    troubles: BTreeMap<Peer, Trouble>, // with servers
 }
 
 /// Frames for one connection, and the key sets that went over it before.
@@ -330,11 +348,21 @@ impl<M: Machine> Node<M> {
             let [received, sent] = self.traffic();
             self.step(|machine, now| {
                 machine.count(received, sent);
+                machine.troubled(self.troubles(machine));
                 let mut out = machine.tick(now);
                 due.into_iter().for_each(|peer| out.extend(machine.reconnected(peer, now)));
                 (out, ())
             });
         }
+    }
+
+    /// The peers that are not reached, of those that still have an address. Called under the machine's lock.
+    fn troubles(&self, machine: &M) -> Vec<Trouble> {
+        let mut links = self.links();
+        links.troubles.retain(|peer, trouble| {
+            matches!(peer, Peer::Server(id) if machine.address(*id).as_deref() == Some(&trouble.address))
+        });
+        links.troubles.values().cloned().collect()
     }
 
     /// Lets go of a coordinator when another one is known. One that was stopped does not end the connection itself.
@@ -387,6 +415,12 @@ impl<M: Machine> Node<M> {
         let (queue, frames) = Queue::new();
         let node = self.clone();
         std::thread::spawn(move || {
+            node.links().troubles.entry(to).or_insert_with(|| Trouble {
+                peer: to,
+                address: address.clone(),
+                problem: "no answer yet".into(),
+                since: Instant::now(),
+            });
             let connected = reach(&address).and_then(|socket| {
                 let mut stream = Stream::connect(socket, &address, &node.0.security)?;
                 let may = node.0.shares_memory.load(Ordering::Relaxed) && stream.is_on_this_host();
@@ -394,8 +428,16 @@ impl<M: Machine> Node<M> {
                 Ok((stream, ends))
             });
             match connected {
-                Ok((stream, ends)) => node.run(stream, ends, Some((to, id, frames))),
-                Err(_) => node.broken(id),
+                Ok((stream, ends)) => {
+                    node.links().troubles.remove(&to);
+                    node.run(stream, ends, Some((to, id, frames)));
+                }
+                Err(e) => {
+                    if let Some(trouble) = node.links().troubles.get_mut(&to) {
+                        trouble.problem = e.to_string();
+                    }
+                    node.broken(id);
+                }
             }
         });
         Some(Link { id, address: place, line: Line::Data(queue, None) })
