@@ -25,7 +25,7 @@ use crate::error::ClusterError;
 use crate::ids::{Peer, ServerId};
 use crate::message::{Data, Message, Outgoing, Time};
 use crate::report::Report;
-use crate::wire::{Frame, Incoming, KeySets, Lanes, Limits};
+use crate::wire::{Frame, Incoming, Lanes, Limits, Past};
 
 /// Between two looks at the time.
 const TICK: Duration = Duration::from_millis(10);
@@ -107,23 +107,23 @@ struct Links {
     troubles: BTreeMap<Peer, Trouble>, // with servers
 }
 
-/// Frames for one connection, and the key sets that went over it before.
+/// Frames for one connection, and what went over it before.
 #[derive(Clone)]
 struct Queue {
     frames: Sender<Frame>,
-    keys: Arc<Mutex<BTreeMap<u8, KeySets>>>,
+    past: Arc<Mutex<BTreeMap<u8, Past>>>,
 }
 
 impl Queue {
     fn new() -> (Self, Receiver<Frame>) {
         let (frames, receiver) = channel();
-        (Self { frames, keys: Arc::default() }, receiver)
+        (Self { frames, past: Arc::default() }, receiver)
     }
 
     /// The size of the frame.
     fn send(&self, from: Peer, message: &Data) -> usize {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let frame = Frame::after(&mut keys, from, message);
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let frame = Frame::after(&mut past, from, message);
         let len = frame.len();
         // A queue whose thread has ended belongs to a link that is about to be removed.
         let _ = self.frames.send(frame);
