@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::{Read, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -236,6 +237,44 @@ fn status_names_every_process_and_a_wrong_secret_is_refused() {
     assert!(!wrong.status.success());
     let error = String::from_utf8(wrong.stderr).unwrap();
     assert!(error.contains("THALWEG_SECRET"), "{error}");
+    Command::new("kill").args(["-INT", &run.child.id().to_string()]).status().unwrap();
+    run.child.wait().unwrap();
+}
+
+#[test]
+fn prometheus_finds_every_family_for_every_process() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let metrics = format!("127.0.0.1:{port}");
+    let options = ["--workers", "2", "--servers", "1", "--metrics", &metrics];
+    let mut run = Launched::new(&options, &["100000", "10"]);
+    run.until(step(0, 20));
+    let mut stream = std::net::TcpStream::connect(&metrics).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    let value = |name: &str| -> f64 {
+        let line =
+            body.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {body}"));
+        line.trim().parse().unwrap()
+    };
+    assert!(value("thalweg_epoch") >= 1.0);
+    for (family, kind) in [
+        ("clock", "gauge"),
+        ("staleness", "gauge"),
+        ("received_bytes_total", "counter"),
+        ("sent_bytes_total", "counter"),
+        ("waited_seconds_total", "counter"),
+        ("silence_seconds", "gauge"),
+    ] {
+        assert!(body.contains(&format!("# TYPE thalweg_{family} {kind}\n")), "{family}: {body}");
+        for (process, role) in [("server-0", "server"), ("worker-0", "worker"), ("worker-1", "worker")] {
+            value(&format!("thalweg_{family}{{process=\"{process}\",role=\"{role}\"}}"));
+        }
+    }
+    assert!(value("thalweg_clock{process=\"worker-0\",role=\"worker\"}") > 0.0);
+    assert!(value("thalweg_sent_bytes_total{process=\"worker-1\",role=\"worker\"}") > 0.0);
     Command::new("kill").args(["-INT", &run.child.id().to_string()]).status().unwrap();
     run.child.wait().unwrap();
 }

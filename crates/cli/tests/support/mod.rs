@@ -39,6 +39,12 @@ pub fn counting() -> PathBuf {
     BUILT.get_or_init(|| build("counting")).clone()
 }
 
+/// The example that counts how often every sample is used; built on first use.
+pub fn samples() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("samples")).clone()
+}
+
 /// The example that trains a net; built on first use.
 pub fn trains() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -167,7 +173,7 @@ impl Launched {
 pub struct Errors(Arc<Mutex<Vec<(Instant, String)>>>);
 
 impl Errors {
-    fn of(stderr: ChildStderr) -> Self {
+    pub fn of(stderr: ChildStderr) -> Self {
         let errors = Self::default();
         let said = errors.clone();
         std::thread::spawn(move || {
@@ -248,6 +254,10 @@ impl ByHand {
             assert!(Instant::now() < end, "{name} does not end");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    pub fn lives(&mut self, name: &str) -> bool {
+        self.child(name).try_wait().unwrap().is_none()
     }
 
     /// What `thalweg status` prints.
