@@ -21,8 +21,7 @@ fn four_workers_and_two_servers_come_to_the_bits_of_one_process() {
 fn a_killed_worker_is_replaced_and_changes_nothing() {
     let mut run = Launched::new(&["--workers", "3", "--servers", "2"], &["40", "10"]);
     run.until(step(1, 10));
-    let killed = Instant::now();
-    run.signal("worker-1", "-KILL");
+    let killed = run.signal("worker-1", "-KILL");
     run.until(step(1, 20));
     let next = run.recovered(1, killed);
     println!("killed worker: next step after {} ms", next.as_millis());
@@ -53,8 +52,7 @@ fn large_values_come_to_the_same_bits_through_shared_memory_and_through_sockets(
 fn the_others_take_over_the_slots_of_a_worker_that_stays_dead() {
     let mut run = Launched::new(&["--workers", "3", "--servers", "1", "--no-restart"], &["40", "10"]);
     run.until(step(2, 10));
-    let killed = Instant::now();
-    run.signal("worker-2", "-KILL");
+    let killed = run.signal("worker-2", "-KILL");
     run.until(step(2, 20));
     println!("killed worker that stays dead: next step after {} ms", run.recovered(2, killed).as_millis());
     assert_eq!(run.hashes(), vec![alone("40", "3"); 2]);
@@ -64,8 +62,7 @@ fn the_others_take_over_the_slots_of_a_worker_that_stays_dead() {
 fn a_killed_server_is_survived_by_its_replica() {
     let mut run = Launched::new(&["--workers", "2", "--servers", "2"], &["60", "10"]);
     run.until(step(0, 10));
-    let killed = Instant::now();
-    run.signal("server-0", "-KILL");
+    let killed = run.signal("server-0", "-KILL");
     run.until(step(0, 30));
     // A step is computed from what was pulled; the example pauses for 10 ms before it tells.
     let next = run.recovered(0, killed);
@@ -87,8 +84,7 @@ fn a_killed_coordinator_comes_back_with_its_view() {
 fn a_primary_that_was_stopped_beyond_its_lease_does_no_harm_when_it_wakes() {
     let mut run = Launched::new(&["--workers", "2", "--servers", "2"], &["80", "10"]);
     run.until(step(0, 10));
-    let stopped = Instant::now();
-    run.signal("server-1", "-STOP");
+    let stopped = run.signal("server-1", "-STOP");
     run.until(step(0, 30));
     println!("stopped server: next successful pull after {} ms", run.recovered(0, stopped).as_millis() - 10);
     run.signal("server-1", "-CONT");

@@ -63,17 +63,23 @@ fn check(name: &str, disturb: impl FnOnce(&Launched)) {
 
 #[test]
 fn a_killed_worker_that_kept_the_books() {
-    check("worker", |run| run.signal("worker-0", "-KILL"));
+    check("worker", |run| {
+        run.signal("worker-0", "-KILL");
+    });
 }
 
 #[test]
 fn a_killed_server() {
-    check("server", |run| run.signal("server-0", "-KILL"));
+    check("server", |run| {
+        run.signal("server-0", "-KILL");
+    });
 }
 
 #[test]
 fn a_killed_coordinator() {
-    check("coordinator", |run| run.signal("coordinator", "-KILL"));
+    check("coordinator", |run| {
+        run.signal("coordinator", "-KILL");
+    });
 }
 
 #[test]

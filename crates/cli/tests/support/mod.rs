@@ -145,10 +145,13 @@ impl Launched {
             .collect()
     }
 
-    pub fn signal(&self, name: &str, signal: &str) {
+    /// Sends a signal; the moment before it left.
+    pub fn signal(&self, name: &str, signal: &str) -> Instant {
         let pids = self.pids(name);
         assert_eq!(pids.len(), 1, "{name}: {pids:?}");
+        let now = Instant::now();
         assert!(Command::new("kill").args([signal, &pids[0].to_string()]).status().unwrap().success());
+        now
     }
 
     /// The hashes that the workers printed at the end.

@@ -51,6 +51,7 @@ pub struct CoordinatorProcess {
     problem: Option<String>, // why it could not be stored
     told: BTreeMap<Peer, Told>,
     silent: Silent,
+    patience: Duration,
 }
 
 struct Told {
@@ -133,6 +134,7 @@ impl CoordinatorProcess {
             problem: None,
             told: BTreeMap::new(),
             silent: Silent::new(config),
+            patience: config.timing.patience(),
         })
     }
 
@@ -159,6 +161,14 @@ impl CoordinatorProcess {
         }
         self.stored = Some(durable.clone());
         out
+    }
+
+    /// Whether the last sign of life of every server is too old. The last ones have nobody to hand over to, and go
+    /// without a word.
+    fn is_deserted(&self, now: Time) -> bool {
+        let long = |told: &Told| now.saturating_sub(told.at) > self.patience;
+        let servers = self.coordinator.view().servers.keys().map(|id| Peer::Server(*id));
+        servers.into_iter().all(|server| self.told.get(&server).is_none_or(long))
     }
 
     /// What is known of every process.
@@ -202,8 +212,8 @@ impl Silent {
 
     /// Tells of those that are silent for long, and finds those that were so for too long.
     fn look(&mut self, view: &View, now: Time) -> Vec<ServerId> {
-        // Who was stopped itself has not listened.
-        let listened = now.saturating_sub(self.looked) < self.bearable;
+        // Who was stopped itself has not listened; and without workers nobody waits.
+        let listened = now.saturating_sub(self.looked) < self.bearable && !view.workers.is_empty();
         self.looked = now;
         let known = |peer: &Peer| matches!(peer, Peer::Server(id) if view.servers.contains_key(id));
         self.heard.retain(|peer, _| known(peer));
@@ -564,7 +574,7 @@ fn lead(config: &Config, node: &Node<CoordinatorProcess>, end: &AtomicBool) -> b
         }
         let (view, begun) = (process.coordinator.view(), process.coordinator.durable().begun);
         match config.until_done && begun && view.workers.is_empty() {
-            true if view.servers.is_empty() => break,
+            true if process.is_deserted(node.now()) => break,
             true => done_for += LOOK,
             false => done_for = Duration::ZERO,
         }
