@@ -26,7 +26,7 @@ const LIMITS: Limits = Limits { text: 1 << 12, arrays: 8, data: 1 << 10 };
 fn frame(arrays: u8, text: &[u8]) -> Vec<u8> {
     let n = u32::from(arrays);
     let mut frame = b"THWG".to_vec();
-    for word in [3, n, text.len() as u32] {
+    for word in [4, n, text.len() as u32] {
         frame.extend(word.to_le_bytes());
     }
     frame.extend(u64::from(8 * n).to_le_bytes());

@@ -127,11 +127,18 @@ pub fn run(args: &Args) -> Result<()> {
                 continue;
             }
             let Some(status) = process.child.try_wait()? else { continue };
-            let killed = status.code().is_none();
+            let (killed, left) = (status.code().is_none(), status.code() == Some(process::LEFT));
             let (role, name, lives) = (process.role, process.name.clone(), process.lives);
             match role {
+                _ if left => {
+                    eprintln!("thalweg: {name} has left as it was asked to; the others go on without it");
+                    process.done = Some(status);
+                }
                 "worker" if !killed || args.no_restart => process.done = Some(status),
-                "coordinator" if killed && args.no_restart && args.n_coordinators() > 1 => {
+                // One of several that was told to end, or that is to stay dead, is not missed.
+                "coordinator"
+                    if args.n_coordinators() > 1 && (status.success() || killed && args.no_restart) =>
+                {
                     process.done = Some(status);
                 }
                 _ if lives >= RESTARTS => bail!("{name} ended {lives} times, last with {status}"),
@@ -144,12 +151,14 @@ pub fn run(args: &Args) -> Result<()> {
             }
         }
         let workers: Vec<&Process> = processes.0.iter().filter(|p| p.role == "worker").collect();
-        let failed = workers.iter().find(|p| p.done.is_some_and(|s| s.code().is_some_and(|c| c != 0)));
+        let fails = |s: ExitStatus| s.code().is_some_and(|c| c != 0 && c != process::LEFT);
+        let failed = workers.iter().find(|p| p.done.is_some_and(fails));
         if let Some(process) = failed {
             bail!("{} ended with {}", process.name, process.done.expect("it was found by this"));
         }
         if workers.iter().all(|p| p.done.is_some()) {
-            ensure!(workers.iter().any(|p| p.done.is_some_and(|s| s.success())), "every worker was killed");
+            let finished = workers.iter().any(|p| p.done.is_some_and(|s| s.success()));
+            ensure!(finished, "every worker was killed or has left before the end");
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(10));

@@ -1,15 +1,16 @@
-//! A network that is cut beyond every lease and heals: workers and servers in two network namespaces with one wire
-//! between them. Needs Linux and the right to make namespaces.
+//! Workers and servers in two network namespaces with one wire between them: it is cut beyond every lease and heals, it
+//! swallows what goes to one server, and a server listens at all of its addresses. Needs Linux and the right to make
+//! namespaces.
 
 mod support;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use support::{PATIENCE, alone, counting};
+use support::{Errors, PATIENCE, alone, counting};
 
 /// Runs `ip`.
 fn ip(arguments: &str) -> Result<(), String> {
@@ -49,6 +50,7 @@ impl Network {
         match steps.iter().try_for_each(|step| ip(step)) {
             Ok(()) => Some(network),
             Err(e) => {
+                assert!(std::env::var_os("CI").is_none(), "CI must allow network namespaces: {e}");
                 println!("skipped: this machine makes no network namespaces: {e}");
                 None
             }
@@ -61,6 +63,18 @@ impl Network {
 
     /// Starts a process on one side.
     fn start(&mut self, side: &str, name: &'static str, file: &Path, arguments: &[&str]) -> Receiver<String> {
+        self.start_with(&[], side, name, file, arguments).0
+    }
+
+    /// The same with variables that differ from the usual ones; and what it says on stderr.
+    fn start_with(
+        &mut self,
+        variables: &[(&str, &str)],
+        side: &str,
+        name: &'static str,
+        file: &Path,
+        arguments: &[&str],
+    ) -> (Receiver<String>, Errors) {
         let role = name.split('-').next().unwrap();
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.side(side)]).arg(file).args(arguments);
@@ -76,14 +90,16 @@ impl Network {
         ] {
             command.env(format!("THALWEG_{variable}"), value);
         }
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        command.envs(variables.iter().copied());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let errors = Errors::of(child.stderr.take().unwrap());
         let (send, lines) = channel();
         let out = child.stdout.take().unwrap();
         std::thread::spawn(move || {
             BufReader::new(out).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
         });
         self.children.push((name, child));
-        lines
+        (lines, errors)
     }
 
     /// Takes the wire away for so long.
@@ -93,9 +109,13 @@ impl Network {
         ip(&format!("-n {} link set w up", self.side("west"))).unwrap();
     }
 
-    fn has_ended(&mut self, name: &str) -> bool {
+    fn status(&mut self, name: &str) -> Option<ExitStatus> {
         let child = self.children.iter_mut().find(|(n, _)| *n == name).map(|(_, child)| child).unwrap();
-        let status = child.try_wait().unwrap();
+        child.try_wait().unwrap()
+    }
+
+    fn has_ended(&mut self, name: &str) -> bool {
+        let status = self.status(name);
         assert!(status.is_none_or(|s| s.success()), "{name}: {status:?}");
         status.is_some()
     }
@@ -167,4 +187,48 @@ fn a_network_that_is_cut_beyond_the_lease_and_heals_changes_nothing() {
         assert!(Instant::now() < end, "a worker does not end");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+const ONE: [(&str, &str); 3] =
+    [("THALWEG_WORKERS", "1"), ("THALWEG_SERVERS", "1"), ("THALWEG_GIVE_UP_MS", "2000")];
+
+/// As behind a firewall that drops: nothing comes back from the server's port, while the coordinator hears of it.
+#[test]
+fn a_server_whose_port_swallows_everything_is_named_and_then_an_error() {
+    let Some(mut network) = Network::new("drop") else { return };
+    let (thalweg, program) = (Path::new(env!("CARGO_BIN_EXE_thalweg")), counting());
+    let [west, east] = ["west", "east"].map(|side| network.side(side));
+    // What the worker's side sends to this address goes to an interface that is not there.
+    for step in [
+        format!("-n {east} address add 10.77.1.2/32 dev e"),
+        format!("-n {west} route add 10.77.1.2/32 dev w"),
+        format!("-n {west} neigh add 10.77.1.2 lladdr 02:00:00:00:00:99 dev w nud permanent"),
+    ] {
+        ip(&step).unwrap();
+    }
+    network.start_with(&ONE, "west", "coordinator", thalweg, &["coordinate"]);
+    let bound = [&ONE[..], &[("THALWEG_BIND", "10.77.1.2")]].concat();
+    network.start_with(&bound, "east", "server-0", &program, &[]);
+    let started = Instant::now();
+    let (_, errors) = network.start_with(&ONE, "west", "worker-0", &program, &["100", "10"]);
+    let told = errors.until("worker-0: waits for server-0 at 10.77.1.2:") - started;
+    println!("dropped packets: told {} ms after the start", told.as_millis());
+    errors.until("server-0 at 10.77.1.2:");
+    errors.until("is its port open from here?");
+    while network.status("worker-0").is_none() {
+        assert!(started.elapsed() < PATIENCE, "it does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(network.status("worker-0").unwrap().code(), Some(1));
+}
+
+#[test]
+fn a_server_that_listens_at_all_addresses_is_reached_from_another_host() {
+    let Some(mut network) = Network::new("any") else { return };
+    let (thalweg, program) = (Path::new(env!("CARGO_BIN_EXE_thalweg")), counting());
+    network.start_with(&ONE, "west", "coordinator", thalweg, &["coordinate"]);
+    let anywhere = [&ONE[..], &[("THALWEG_BIND", "0.0.0.0")]].concat();
+    network.start_with(&anywhere, "east", "server-0", &program, &[]);
+    let (lines, _) = network.start_with(&ONE, "west", "worker-0", &program, &["20", "1"]);
+    assert_eq!(lines.iter().last().expect("it prints a hash"), alone("20", "1"));
 }

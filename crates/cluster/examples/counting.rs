@@ -34,7 +34,14 @@ impl Program for Counting {
     }
 }
 
-fn main() -> Result<(), ClusterError> {
+fn main() {
+    if let Err(e) = count() {
+        eprintln!("counting: {e}");
+        std::process::exit(1);
+    }
+}
+
+fn count() -> Result<(), ClusterError> {
     let number =
         |i: usize, default: u64| std::env::args().nth(i).and_then(|a| a.parse().ok()).unwrap_or(default);
     let (clocks, pause) = (number(1, 20), Duration::from_millis(number(2, 0)));

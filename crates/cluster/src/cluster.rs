@@ -15,7 +15,8 @@ use crate::ids::{Clock, ShardId, Slot, TableId};
 use crate::layout::{self, Layout, TableSpec};
 use crate::net::config::{Config, Part};
 use crate::net::node::Node;
-use crate::net::process::{self, WorkerProcess};
+use crate::net::process::{self, Departure, WorkerProcess};
+use crate::net::waits::Waits;
 use crate::rule::{Registry, UpdateRule};
 use crate::session::{Event, Request};
 use crate::state::{Reads, Update, Wants};
@@ -23,8 +24,10 @@ use crate::storage::Storage;
 use crate::sync::Sync;
 use crate::table::{Delta, Values, Want, reuse};
 
-/// After so long without a word from the coordinator, a worker gives up.
-const UNREACHABLE: Duration = Duration::from_secs(10);
+/// How long a worker that was asked to go waits for the answers to what it has computed.
+const FINISH: Duration = Duration::from_millis(500);
+/// How long a worker waits for the word that it has left.
+const GOODBYE: Duration = Duration::from_millis(300);
 
 /// A run on one process or on many, as the environment says.
 ///
@@ -48,9 +51,11 @@ pub struct Cluster {
     storage: Option<Storage>,
 }
 
-fn end_process(config: &Config, ended: Result<(), ClusterError>) -> ! {
+fn end_process(config: &Config, ended: Result<Departure, ClusterError>) -> ! {
     match ended {
-        Ok(()) => std::process::exit(0),
+        // Launchers that number their processes take any other status for a failure of the whole job.
+        Ok(Departure::Asked) if !config.until_done => std::process::exit(process::LEFT),
+        Ok(_) => std::process::exit(0),
         Err(e) => {
             eprintln!("{}: {e}", config.name);
             std::process::exit(1)
@@ -133,7 +138,7 @@ impl Cluster {
     pub fn with(registry: Registry) -> Result<Self, ClusterError> {
         let config = Config::from_env()?;
         if config.part == Part::Coordinator {
-            end_process(&config, process::coordinate(&config));
+            end_process(&config, process::coordinate(&config).map(|()| Departure::Done));
         }
         // A program of its own keeps its own signals.
         let end = if config.part == Part::Alone { Arc::default() } else { process::ending(&config)? };
@@ -246,7 +251,8 @@ impl Cluster {
     }
 
     /// Runs a program for so many clocks: until every slot has made them, whoever computed it. In a server this does
-    /// its work and ends the process.
+    /// its work and ends the process. A worker that is asked to go, by a signal, ends here too: it finishes the clock,
+    /// leaves its slots to the others, and ends the process with the status [`LEFT`](process::LEFT).
     pub fn run(
         mut self,
         tables: &[TableSpec],
@@ -283,7 +289,8 @@ impl Cluster {
             tables,
             clocks,
             n_slots,
-            end: self.end,
+            end: self.end.clone(),
+            waits: Waits::new(&self.config),
             asked: BTreeMap::new(),
             codec: self.config.codec,
             encoders: Encoders::new(),
@@ -291,12 +298,17 @@ impl Cluster {
         };
         let result = work.run(&mut program);
         node.step(|worker, now| (worker.session().leave(now), ()));
-        // The word that it leaves should be out before the connection ends.
-        std::thread::sleep(Duration::from_millis(20));
+        // What it leaves behind should be somebody else's before the connection ends.
+        node.wait(GOODBYE, |worker| worker.has_left().then_some(()));
         node.close();
         if let Some((coordinator, server)) = local {
             process::stop_server(&server);
             coordinator.close();
+        }
+        let asked =
+            matches!(result, Err(ClusterError::Interrupted { .. })) && self.end.load(Ordering::Relaxed);
+        if asked && self.config.part == Part::Worker {
+            end_process(&self.config, Ok(Departure::Asked));
         }
         result
     }
@@ -310,10 +322,39 @@ struct Work<'a> {
     clocks: Clock,
     n_slots: usize,
     end: Arc<AtomicBool>,
+    waits: Waits,
     asked: BTreeMap<Slot, Wants>, // what each slot's call under way reads
     codec: Codec,
     encoders: Encoders,
     gathered: Pulled, // what was last put together of several shards: memory for the next
+}
+
+/// How a worker that was asked to go finishes the clock: slots that are behind the furthest are brought up to it, and
+/// what was computed is waited for, but not for long. Whatever is not answered then is computed again by whoever gets
+/// the slot, and applied once.
+#[derive(Default)]
+struct Leaving {
+    begun: BTreeMap<Slot, (Clock, bool)>, // clocks begun, and whether the last one is under way
+    asked: Option<(Instant, Clock)>,      // since when, and the clock to be finished
+}
+
+impl Leaving {
+    fn gained(&mut self, slot: Slot, clock: Clock) {
+        self.begun.insert(slot, (clock, false));
+    }
+
+    /// Whether a slot at this clock makes one more step.
+    fn goes_on(&self, clock: Clock) -> bool {
+        self.asked.is_none_or(|(_, goal)| clock < goal)
+    }
+
+    /// Whether the worker that was asked to go may.
+    fn is_done(&mut self) -> bool {
+        let furthest = || self.begun.values().map(|(clock, _)| *clock).max().unwrap_or(0);
+        let (since, goal) = *self.asked.get_or_insert_with(|| (Instant::now(), furthest()));
+        let finished = self.begun.values().all(|(clock, busy)| *clock >= goal && !busy);
+        finished || since.elapsed() > FINISH
+    }
 }
 
 /// What codecs have left out. It stays with the worker: who takes over a slot begins with nothing left out.
@@ -335,6 +376,7 @@ impl Work<'_> {
         let (mut waited, mut steps) = (Duration::ZERO, 0);
         let mut finished: BTreeMap<Slot, Pulled> = BTreeMap::new();
         let mut owned: BTreeMap<Slot, Clock> = BTreeMap::new();
+        let mut leaving = Leaving::default();
         loop {
             let begin = Instant::now();
             let event = self.event()?;
@@ -345,11 +387,13 @@ impl Work<'_> {
                     Event::Gained { slot, clock } => {
                         self.node.lock().check()?;
                         owned.insert(slot, clock);
+                        leaving.gained(slot, clock);
                         self.pull(program, slot, clock);
                     }
                     Event::Dropped { slot } => {
                         owned.remove(&slot);
                         finished.remove(&slot);
+                        leaving.begun.remove(&slot);
                     }
                     Event::Done { slot, clock, reads, .. } => {
                         let wants = self.asked.remove(&slot).unwrap_or_default();
@@ -360,15 +404,19 @@ impl Work<'_> {
                             finished.insert(slot, pulled);
                         } else if clock >= self.clocks {
                             self.pull(program, slot, clock);
-                        } else {
+                        } else if leaving.goes_on(clock) {
                             steps += 1;
                             self.step(program, slot, clock, &pulled)?;
+                            leaving.begun.insert(slot, (clock + 1, true));
+                        } else {
+                            leaving.begun.insert(slot, (clock, false));
                         }
                     }
                     Event::Refused { refusal, .. } => return Err(refusal.into()),
                     Event::Ended(Some(e)) => return Err(e),
                     Event::Ended(None) => {
                         (owned, finished) = Default::default();
+                        leaving.begun.clear();
                         self.node.step(|worker, _| (Vec::new(), worker.reborn()));
                     }
                 }
@@ -378,23 +426,22 @@ impl Work<'_> {
                 let (elapsed, traffic) = (start.elapsed(), self.node.traffic());
                 return Ok(Run { pulled, slot, steps, waited, elapsed, traffic });
             }
-            if self.end.load(Ordering::Relaxed) {
+            if self.end.load(Ordering::Relaxed) && leaving.is_done() {
                 return Err(ClusterError::Interrupted { clock: owned.values().copied().min().unwrap_or(0) });
             }
         }
     }
 
-    /// Waits for something to happen. A silent coordinator ends the wait, and the signal to end does.
-    fn event(&self) -> Result<Option<Event>, ClusterError> {
+    /// Waits for something to happen. Who is not reached for too long ends the wait, and the signal to end does.
+    fn event(&mut self) -> Result<Option<Event>, ClusterError> {
+        let step = Duration::from_millis(if self.end.load(Ordering::Relaxed) { 20 } else { 100 });
         loop {
-            if let Some(event) = self.node.wait(Duration::from_millis(100), WorkerProcess::take_event) {
+            if let Some(event) = self.node.wait(step, WorkerProcess::take_event) {
                 return Ok(Some(event));
             }
-            let silence = self.node.now().saturating_sub(self.node.lock().heard);
-            if silence > UNREACHABLE {
-                let problem = self.node.problem().unwrap_or_else(|| "it does not answer".into());
-                return Err(ClusterError::Unreachable { seconds: silence.as_secs(), problem });
-            }
+            let problem = self.node.problem();
+            let wrong = self.node.lock().wrong(self.node.now(), problem);
+            self.waits.look(&wrong)?;
             if self.end.load(Ordering::Relaxed) {
                 return Ok(None);
             }

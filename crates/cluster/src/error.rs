@@ -81,6 +81,20 @@ pub enum ClusterError {
         /// The address and what happened.
         problem: String,
     },
+    /// A server that the coordinator hears of, and this process does not.
+    #[error(
+        "{name} at {address} could not be reached for {seconds} s ({problem}); is its port open from here?"
+    )]
+    NotReached {
+        /// Whom.
+        name: String,
+        /// Where it listens.
+        address: String,
+        /// For how long it was tried.
+        seconds: u64,
+        /// What happened.
+        problem: String,
+    },
     /// The coordinator's file.
     #[error("the coordinator's file {path}: {problem}")]
     StateFile {

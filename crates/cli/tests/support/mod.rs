@@ -5,9 +5,9 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -39,6 +39,12 @@ pub fn counting() -> PathBuf {
     BUILT.get_or_init(|| build("counting")).clone()
 }
 
+/// The example that counts how often every sample is used; built on first use.
+pub fn samples() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("samples")).clone()
+}
+
 /// The example that trains a net; built on first use.
 pub fn trains() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -48,8 +54,10 @@ pub fn trains() -> PathBuf {
 /// A running `thalweg launch`, with its lines as they come.
 pub struct Launched {
     pub child: Child,
-    lines: Receiver<String>,
+    lines: Receiver<(Instant, String)>,
     pub seen: Vec<String>,
+    times: Vec<Instant>, // of what was seen
+    pub errors: Errors,
 }
 
 impl Launched {
@@ -75,9 +83,11 @@ impl Launched {
         let (send, lines) = channel();
         let out = child.stdout.take().unwrap();
         std::thread::spawn(move || {
-            BufReader::new(out).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
+            let lines = BufReader::new(out).lines().map_while(Result::ok);
+            lines.for_each(|line| drop(send.send((Instant::now(), line))));
         });
-        Self { child, lines, seen: Vec::new() }
+        let errors = Errors::of(child.stderr.take().unwrap());
+        Self { child, lines, seen: Vec::new(), times: Vec::new(), errors }
     }
 
     /// Waits for a line.
@@ -85,12 +95,38 @@ impl Launched {
         let end = Instant::now() + PATIENCE;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let line = self.lines.recv_timeout(left).unwrap_or_else(|e| panic!("{e}: {:?}", self.seen));
+            let got = self.lines.recv_timeout(left);
+            let (at, line) = got.unwrap_or_else(|e| panic!("{e}: {:?}\n{}", self.seen, self.errors.text()));
             let hit = found(&line);
             self.seen.push(line);
+            self.times.push(at);
             if hit {
-                return Instant::now();
+                return at;
             }
+        }
+    }
+
+    /// How long after `fault` the longest pause of a slot's steps ended: the first step that needed what had to be
+    /// mended.
+    pub fn recovered(&self, slot: u32, fault: Instant) -> Duration {
+        let begin = format!("step {slot} ");
+        let steps = self.seen.iter().zip(&self.times).filter(|(line, _)| line.starts_with(&begin));
+        let times: Vec<Instant> = steps.map(|(_, at)| *at).collect();
+        let pauses = times.windows(2).filter(|pair| pair[1] > fault);
+        let longest = pauses.max_by_key(|pair| pair[1] - pair[0]).expect("there were steps after the fault");
+        longest[1] - fault
+    }
+
+    /// Kills the launcher and all its processes at once, so that none can mend or tell anything.
+    pub fn kill_everything(&mut self) {
+        let all = self.pids("").into_iter().chain([self.child.id()]);
+        let all: Vec<String> = all.map(|pid| pid.to_string()).collect();
+        assert!(Command::new("kill").arg("-KILL").args(&all).status().unwrap().success(), "{all:?}");
+        self.child.wait().unwrap();
+        let end = Instant::now() + PATIENCE;
+        while !self.pids("").is_empty() {
+            assert!(Instant::now() < end, "{:?} are left", self.pids(""));
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -109,10 +145,13 @@ impl Launched {
             .collect()
     }
 
-    pub fn signal(&self, name: &str, signal: &str) {
+    /// Sends a signal; the moment before it left.
+    pub fn signal(&self, name: &str, signal: &str) -> Instant {
         let pids = self.pids(name);
         assert_eq!(pids.len(), 1, "{name}: {pids:?}");
+        let now = Instant::now();
         assert!(Command::new("kill").args([signal, &pids[0].to_string()]).status().unwrap().success());
+        now
     }
 
     /// The hashes that the workers printed at the end.
@@ -123,11 +162,133 @@ impl Launched {
     /// The lines that begin so, of a run that has ended well.
     pub fn last(mut self, begin: &str) -> Vec<String> {
         let status = self.child.wait().unwrap();
-        self.seen.extend(self.lines.iter());
+        self.seen.extend(self.lines.iter().map(|(_, line)| line));
         let hashes: Vec<String> = self.seen.iter().filter(|l| l.starts_with(begin)).cloned().collect();
-        assert!(status.success() && !hashes.is_empty(), "{status}: {:?}", self.seen);
+        let errors = self.errors.text();
+        assert!(status.success() && !hashes.is_empty(), "{status}: {:?}\n{errors}", self.seen);
         assert_eq!(self.pids(""), [0; 0], "processes were left behind");
         hashes
+    }
+}
+
+/// What a process has said on stderr so far.
+#[derive(Clone, Default)]
+pub struct Errors(Arc<Mutex<Vec<(Instant, String)>>>);
+
+impl Errors {
+    pub fn of(stderr: ChildStderr) -> Self {
+        let errors = Self::default();
+        let said = errors.clone();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(stderr).lines().map_while(Result::ok);
+            lines.for_each(|line| said.0.lock().unwrap().push((Instant::now(), line)));
+        });
+        errors
+    }
+
+    pub fn text(&self) -> String {
+        self.0.lock().unwrap().iter().map(|(_, line)| format!("{line}\n")).collect()
+    }
+
+    /// Waits for a line with this in it.
+    pub fn until(&self, part: &str) -> Instant {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some((at, _)) = self.0.lock().unwrap().iter().find(|(_, line)| line.contains(part)) {
+                return *at;
+            }
+            assert!(Instant::now() < end, "nobody said {part:?}:\n{}", self.text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Processes that nobody starts again, as from several terminals.
+pub struct ByHand {
+    pub address: String,
+    variables: Vec<(String, String)>,
+    children: Vec<(String, Child, Errors)>,
+}
+
+impl ByHand {
+    /// With these variables, on a free port of this host.
+    pub fn new(variables: &[(&str, &str)]) -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        Self { address: format!("127.0.0.1:{port}"), variables, children: Vec::new() }
+    }
+
+    /// Starts a process whose name begins with its role.
+    pub fn start(&mut self, name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Errors {
+        let role = name.split('-').next().unwrap();
+        let mut command = match role {
+            "coordinator" => Command::new(env!("CARGO_BIN_EXE_thalweg")),
+            _ => Command::new(counting()),
+        };
+        command.args(arguments).env("THALWEG_ROLE", role).env("THALWEG_NAME", name);
+        command.env("THALWEG_COORDINATOR", &self.address).envs(self.variables.iter().cloned());
+        command.envs(variables.iter().copied()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let errors = Errors::of(child.stderr.take().unwrap());
+        self.children.push((name.to_owned(), child, errors.clone()));
+        errors
+    }
+
+    fn child(&mut self, name: &str) -> &mut Child {
+        self.children.iter_mut().find(|(n, ..)| n == name).map(|(_, child, _)| child).unwrap()
+    }
+
+    pub fn pid(&mut self, name: &str) -> u32 {
+        self.child(name).id()
+    }
+
+    pub fn kill(&mut self, name: &str) {
+        self.child(name).kill().unwrap();
+        self.child(name).wait().unwrap();
+    }
+
+    /// Waits until a process ends by itself.
+    pub fn ended(&mut self, name: &str) -> ExitStatus {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child(name).try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < end, "{name} does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn lives(&mut self, name: &str) -> bool {
+        self.child(name).try_wait().unwrap().is_none()
+    }
+
+    /// What `thalweg status` prints.
+    pub fn status(&self) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+        let output = command.args(["status", &self.address]).envs(self.variables.iter().cloned()).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+
+    /// Waits until `thalweg status` has this in it.
+    pub fn until(&self, part: &str) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            if status.contains(part) {
+                return status;
+            }
+            assert!(Instant::now() < end, "{part:?} is not in {status}");
+        }
+    }
+}
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        for (_, child, _) in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

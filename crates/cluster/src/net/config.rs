@@ -9,7 +9,8 @@
 //! | `THALWEG_NAME` | the same for all lives of a process | role and process number |
 //! | `THALWEG_SECRET` | what all processes of the cluster know | none, on loopback only |
 //! | `THALWEG_TLS_CERT`, `THALWEG_TLS_KEY`, `THALWEG_TLS_CA` | PEM files: what this process shows, and who signed it | none |
-//! | `THALWEG_BIND` | where to listen | `127.0.0.1` |
+//! | `THALWEG_BIND` | where a server listens: an address of this host, or with a port, `host:port` | `127.0.0.1`, any port |
+//! | `THALWEG_ADVERTISE` | by which name or address of this host others reach it | where it listens; of `0.0.0.0`, the address from which the coordinator is reached |
 //! | `THALWEG_WORKERS`, `THALWEG_SERVERS` | how many are announced | 1 |
 //! | `THALWEG_SLOTS` | parts of a batch | the number of workers |
 //! | `THALWEG_SHARDS` | parts of the parameters | the number of servers, up to four times as many of 1 MiB or more |
@@ -19,6 +20,7 @@
 //! | `THALWEG_STATE` | the coordinator's file | none |
 //! | `THALWEG_CHECKPOINTS` | where checkpoints lie, such as `s3://bucket/path` | in the folder of the run |
 //! | `THALWEG_LEASE_MS` | how long silence is borne | 300 |
+//! | `THALWEG_GIVE_UP_MS` | how long a process is waited for that nothing else can replace, before the wait is an error | 10000 |
 //! | `THALWEG_SHARED_MEMORY` | `on` or `off`: values between processes of one host go through memory | `on` |
 //! | `THALWEG_METRICS` | where the coordinator serves metrics for Prometheus | nowhere |
 //! | `THALWEG_PARENT` | the process without which this one ends | none |
@@ -31,7 +33,7 @@
 //! A server or worker that is started later, with the variables of the others and a name of its own, joins: it takes over
 //! shards or slots of theirs. There is something to do for as many workers as there are slots.
 
-use std::net::{IpAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -103,6 +105,8 @@ pub struct Config {
     pub security: Security,
     /// Where to listen.
     pub bind: String,
+    /// By which name or address others reach this host, if not by where it listens.
+    pub advertise: Option<String>,
     /// What the run is made of.
     pub size: Size,
     /// The consistency.
@@ -115,6 +119,8 @@ pub struct Config {
     pub checkpoints: Option<String>,
     /// Leases and heartbeats.
     pub timing: Timing,
+    /// How long a process is waited for that nothing else can replace.
+    pub give_up: Duration,
     /// Whether coordinator and servers end when the workers are done, since nobody ends them.
     pub until_done: bool,
     /// Whether values may go through memory shared with other processes of this host.
@@ -146,7 +152,7 @@ impl Config {
         let bind = get("THALWEG_BIND").unwrap_or_else(|| "127.0.0.1".into());
         let coordinator = match (part, get("THALWEG_COORDINATOR")) {
             (Part::Alone, _) => "127.0.0.1:0".to_owned(),
-            (_, None) if etcd.is_some() => format!("{bind}:0"),
+            (_, None) if etcd.is_some() => with_port(&bind),
             (_, Some(address)) => address,
             (_, None) => {
                 return Err(bad(
@@ -181,12 +187,14 @@ impl Config {
             name: get("THALWEG_NAME").unwrap_or_else(|| format!("{role}-{index}")),
             security: security(&get)?,
             bind,
+            advertise: get("THALWEG_ADVERTISE").filter(|host| !host.is_empty()),
             size,
             sync: get("THALWEG_SYNC").map_or(Ok(Sync::Bsp), |s| s.parse())?,
             codec: get("THALWEG_CODEC").map_or(Ok(Codec::F32), |s| s.parse())?,
             state: get("THALWEG_STATE").map(PathBuf::from),
             checkpoints: get("THALWEG_CHECKPOINTS"),
             timing,
+            give_up: Duration::from_millis(number(&get, "THALWEG_GIVE_UP_MS", 10_000)? as u64),
             until_done: numbered.is_some(),
             shared_memory: match get("THALWEG_SHARED_MEMORY").as_deref() {
                 None | Some("on") => true,
@@ -217,6 +225,55 @@ impl Config {
             return Err(ClusterError::Open { address: address.to_owned() });
         }
         TcpListener::bind(&resolved[..]).map_err(failed)
+    }
+
+    /// Where a server of this process listens; any port, unless one is said.
+    pub fn data_address(&self) -> String {
+        with_port(&self.bind)
+    }
+
+    /// Where others reach what listens here at `local`. A wildcard is no address: in its place comes the one from which
+    /// this host reaches the coordinator, or etcd.
+    pub fn reached_at(&self, local: SocketAddr) -> String {
+        if let Some(host) = &self.advertise {
+            let bare_v6 = host.parse::<Ipv6Addr>().is_ok();
+            return if bare_v6 {
+                format!("[{host}]:{}", local.port())
+            } else {
+                format!("{host}:{}", local.port())
+            };
+        }
+        if !local.ip().is_unspecified() {
+            return local.to_string();
+        }
+        let meeting = match &self.etcd {
+            Some(etcd) => etcd.endpoints[0].trim_start_matches("http://").to_owned(),
+            None => self.coordinator.clone(),
+        };
+        let own = source_towards(&meeting).unwrap_or(Ipv4Addr::LOCALHOST.into());
+        SocketAddr::new(own, local.port()).to_string()
+    }
+}
+
+/// The address of this host on the way to another. Nothing is sent: a datagram socket only looks up the route.
+fn source_towards(address: &str) -> Option<IpAddr> {
+    let to = address.to_socket_addrs().ok()?.next()?;
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(to).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+/// An address with a port: its own, or any.
+fn with_port(bind: &str) -> String {
+    let has_port = bind.parse::<SocketAddr>().is_ok()
+        || bind
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| !host.contains(':') && port.parse::<u16>().is_ok());
+    match bind.parse::<Ipv6Addr>() {
+        Ok(v6) => format!("[{v6}]:0"),
+        Err(_) if has_port => bind.to_owned(),
+        Err(_) => format!("{bind}:0"),
     }
 }
 
@@ -347,6 +404,31 @@ mod tests {
         ] {
             let e = config(&variables).unwrap_err().to_string();
             assert!(e.contains(part), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_is_not_told_to_others() {
+        let at = |variables: &[(&str, &str)], local: &str| {
+            let common = [("THALWEG_ROLE", "server"), ("THALWEG_COORDINATOR", "127.0.0.1:7700")];
+            config(&[&common[..], variables].concat()).unwrap().reached_at(local.parse().unwrap())
+        };
+        assert_eq!(at(&[], "10.1.2.3:50"), "10.1.2.3:50");
+        assert_eq!(at(&[], "0.0.0.0:50"), "127.0.0.1:50");
+        assert_eq!(at(&[("THALWEG_ADVERTISE", "node7")], "0.0.0.0:50"), "node7:50");
+        assert_eq!(at(&[("THALWEG_ADVERTISE", "fd00::7")], "[::]:50"), "[fd00::7]:50");
+    }
+
+    #[test]
+    fn a_server_listens_at_the_port_that_was_said_or_at_any() {
+        for (bind, want) in [
+            ("h", "h:0"),
+            ("h:7", "h:7"),
+            ("0.0.0.0:7", "0.0.0.0:7"),
+            ("::1", "[::1]:0"),
+            ("[::1]:7", "[::1]:7"),
+        ] {
+            assert_eq!(config(&[("THALWEG_BIND", bind)]).unwrap().data_address(), want);
         }
     }
 

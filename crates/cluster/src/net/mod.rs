@@ -15,3 +15,4 @@ mod sharing;
 pub mod stream;
 #[cfg(feature = "tls")]
 pub mod tls;
+pub(crate) mod waits;

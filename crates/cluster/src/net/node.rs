@@ -65,12 +65,29 @@ pub trait Machine: Send + 'static {
     fn lease(&self) -> Option<(Lease, Duration)> {
         None
     }
+    /// Which peers it wants to speak to and does not reach, told before each tick.
+    fn troubled(&mut self, troubles: Vec<Trouble>) {
+        let _ = troubles;
+    }
     /// Who it is.
     fn me(&self) -> Peer;
     /// Where a server listens, as far as it knows.
     fn address(&self, server: ServerId) -> Option<String>;
     /// Whether it has come to its end.
     fn over(&self) -> bool;
+}
+
+/// A peer that is not reached.
+#[derive(Debug, Clone)]
+pub struct Trouble {
+    /// Whom.
+    pub peer: Peer,
+    /// Where.
+    pub address: String,
+    /// What happened the last time.
+    pub problem: String,
+    /// When the first attempt began of those that failed since it was last reached.
+    pub since: Instant,
 }
 
 /// A machine, its connections and its threads.
@@ -102,7 +119,8 @@ struct Shared<M> {
 struct Links {
     by_peer: BTreeMap<Peer, Link>,
     broken: Vec<(Peer, Instant)>,
-    problem: Option<String>, // why the coordinator was last not reached
+    problem: Option<String>,           // why the coordinator was last not reached
+    troubles: BTreeMap<Peer, Trouble>, // with servers
 }
 
 struct Link {
@@ -332,6 +350,7 @@ impl<M: Machine> Node<M> {
             self.step(|machine, now| {
                 machine.count(received, sent);
                 machine.sending(self.sending(), now);
+                machine.troubled(self.troubles(machine));
                 let mut out = machine.tick(now);
                 due.into_iter().for_each(|peer| out.extend(machine.reconnected(peer, now)));
                 (out, ())
@@ -356,6 +375,15 @@ impl<M: Machine> Node<M> {
         let links = self.links();
         let busy = |link: &Link| matches!(&link.line, Line::Data(queue, _) if queue.is_sending());
         links.by_peer.iter().filter(|(_, link)| busy(link)).map(|(peer, _)| *peer).collect()
+    }
+
+    /// The peers that are not reached, of those that still have an address. Called under the machine's lock.
+    fn troubles(&self, machine: &M) -> Vec<Trouble> {
+        let mut links = self.links();
+        links.troubles.retain(|peer, trouble| {
+            matches!(peer, Peer::Server(id) if machine.address(*id).as_deref() == Some(&trouble.address))
+        });
+        links.troubles.values().cloned().collect()
     }
 
     /// Lets go of a coordinator when another one is known. One that was stopped does not end the connection itself.
@@ -409,6 +437,12 @@ impl<M: Machine> Node<M> {
         let (queue, frames) = Queue::new();
         let node = self.clone();
         std::thread::spawn(move || {
+            node.links().troubles.entry(to).or_insert_with(|| Trouble {
+                peer: to,
+                address: address.clone(),
+                problem: "no answer yet".into(),
+                since: Instant::now(),
+            });
             let connected = reach(&address).and_then(|socket| {
                 let mut stream = Stream::connect(socket, &address, &node.0.security)?;
                 let may = node.0.shares_memory.load(Ordering::Relaxed) && stream.is_on_this_host();
@@ -416,8 +450,16 @@ impl<M: Machine> Node<M> {
                 Ok((stream, ends))
             });
             match connected {
-                Ok((stream, ends)) => node.run(stream, ends, Some((to, id, frames))),
-                Err(_) => node.broken(id),
+                Ok((stream, ends)) => {
+                    node.links().troubles.remove(&to);
+                    node.run(stream, ends, Some((to, id, frames)));
+                }
+                Err(e) => {
+                    if let Some(trouble) = node.links().troubles.get_mut(&to) {
+                        trouble.problem = e.to_string();
+                    }
+                    node.broken(id);
+                }
             }
         });
         Some(Link { id, address: place, line: Line::Data(queue, None) })

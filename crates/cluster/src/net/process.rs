@@ -10,7 +10,8 @@ use super::config::Config;
 use super::control;
 use super::handshake::random;
 use super::membership::Memory;
-use super::node::{Machine, Node};
+use super::node::{Machine, Node, Trouble};
+use super::waits::{self, TOLD, Waits, Wrong};
 use crate::coordinator::{Coordinator, Durable, Said};
 use crate::error::ClusterError;
 use crate::ids::{Clock, Peer, ServerId, Slot};
@@ -21,12 +22,26 @@ use crate::server::{Server, Source};
 use crate::session::{Event, Session};
 use crate::state::{Parts, Plan};
 use crate::storage::{Saver, Storage};
-use crate::view::Lease;
+use crate::view::{Lease, View};
 
 /// Between two looks at whether to end.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a server that was asked to end may take to hand over its shards.
-const DRAIN: Duration = Duration::from_secs(5);
+/// How long a coordinator that nobody ends waits for the last servers to go.
+const LAST: Duration = Duration::from_secs(5);
+/// A server that was asked to go has nobody to hand over to when the coordinator was silent for so long.
+const ALONE: Duration = Duration::from_secs(2);
+/// The status with which a worker or server ends that was asked to, before the work was done, and has left in good order.
+/// It is that of `EX_TEMPFAIL`: nothing is wrong, and somebody else goes on. `thalweg launch` goes on without it.
+pub const LEFT: i32 = 75;
+
+/// Why a server has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Departure {
+    /// The workers are done.
+    Done,
+    /// It was asked to go.
+    Asked,
+}
 
 /// The coordinator with its memory and what it was last told by everybody.
 pub struct CoordinatorProcess {
@@ -35,6 +50,8 @@ pub struct CoordinatorProcess {
     stored: Option<Durable>,
     problem: Option<String>, // why it could not be stored
     told: BTreeMap<Peer, Told>,
+    silent: Silent,
+    patience: Duration,
 }
 
 struct Told {
@@ -63,6 +80,7 @@ impl Machine for CoordinatorProcess {
             });
             (told.waiting_for, told.clock, told.at) = (h.waiting_for.clone(), h.clock, now);
             told.counts = h.counts;
+            self.silent.hear(from, now);
         }
         let out = self.coordinator.handle(from, message, now);
         self.once_stored(out)
@@ -72,7 +90,10 @@ impl Machine for CoordinatorProcess {
         if !self.leads() {
             return Vec::new();
         }
-        let out = self.coordinator.tick(now);
+        let mut out = self.coordinator.tick(now);
+        for server in self.silent.look(self.coordinator.view(), now) {
+            out.extend(self.coordinator.gone(Peer::Server(server), now));
+        }
         self.once_stored(out)
     }
 
@@ -106,7 +127,15 @@ impl CoordinatorProcess {
             Some(durable) => Coordinator::recover(size, timing, durable, Time::ZERO),
             None => Coordinator::new(size, timing, None, None),
         };
-        Ok(Self { coordinator, memory, stored, problem: None, told: BTreeMap::new() })
+        Ok(Self {
+            coordinator,
+            memory,
+            stored,
+            problem: None,
+            told: BTreeMap::new(),
+            silent: Silent::new(config),
+            patience: config.timing.patience(),
+        })
     }
 
     /// Whether this process is still the coordinator.
@@ -134,17 +163,81 @@ impl CoordinatorProcess {
         out
     }
 
+    /// Whether the last sign of life of every server is too old. The last ones have nobody to hand over to, and go
+    /// without a word.
+    fn is_deserted(&self, now: Time) -> bool {
+        let long = |told: &Told| now.saturating_sub(told.at) > self.patience;
+        let servers = self.coordinator.view().servers.keys().map(|id| Peer::Server(*id));
+        servers.into_iter().all(|server| self.told.get(&server).is_none_or(long))
+    }
+
     /// What is known of every process.
     pub fn report(&mut self, now: Time) -> Report {
         let view = self.coordinator.view().clone();
         let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), Role::Server, m));
         let workers = view.workers.iter().map(|(id, m)| (Peer::Worker(*id), Role::Worker, m));
         let members = servers.chain(workers).map(|(peer, role, member)| {
-            let told = self.told.get_mut(&peer).map(|told| told.progress(now));
+            let mut told = self.told.get_mut(&peer).map(|told| told.progress(now));
+            if let (Some(told), true) = (&mut told, self.silent.told.contains(&peer)) {
+                told.waiting_for = "SILENT, and nobody else has all of its shards".into();
+            }
             Standing { name: member.name.clone(), role, holds: holds(&view, peer), told }
         });
         let (epoch, n_shards, n_slots) = (view.epoch, view.shards.len() as u32, view.slots.len() as u32);
         Report { epoch, n_shards, n_slots, members: members.collect() }
+    }
+}
+
+/// Servers that say nothing and that nobody can replace: whoever could be replaced has lost its place by then.
+struct Silent {
+    bearable: Duration,
+    give_up: Duration,
+    heard: BTreeMap<Peer, Time>,
+    told: BTreeSet<Peer>,
+    looked: Time,
+}
+
+impl Silent {
+    fn new(config: &Config) -> Self {
+        let patience = config.timing.patience();
+        let bearable = TOLD.max(patience * 3 / 2);
+        let give_up = config.give_up.max(2 * patience);
+        Self { bearable, give_up, heard: BTreeMap::new(), told: BTreeSet::new(), looked: Time::ZERO }
+    }
+
+    fn hear(&mut self, from: Peer, now: Time) {
+        self.heard.insert(from, now);
+        self.told.remove(&from);
+    }
+
+    /// Tells of those that are silent for long, and finds those that were so for too long.
+    fn look(&mut self, view: &View, now: Time) -> Vec<ServerId> {
+        // Who was stopped itself has not listened; and without workers nobody waits.
+        let listened = now.saturating_sub(self.looked) < self.bearable && !view.workers.is_empty();
+        self.looked = now;
+        let known = |peer: &Peer| matches!(peer, Peer::Server(id) if view.servers.contains_key(id));
+        self.heard.retain(|peer, _| known(peer));
+        self.told.retain(known);
+        let mut gone = Vec::new();
+        for (id, member) in &view.servers {
+            let peer = Peer::Server(*id);
+            let heard = self.heard.entry(peer).or_insert(now);
+            if !listened {
+                *heard = now;
+            }
+            let silence = now.saturating_sub(*heard);
+            let (name, limit) = (&member.name, self.give_up.as_secs_f32());
+            if silence > self.bearable && self.told.insert(peer) {
+                eprintln!(
+                    "coordinator: waits for {name}, which is silent and has shards that nobody else has; for {limit} s at most"
+                );
+            }
+            if silence > self.give_up {
+                eprintln!("coordinator: {name} was silent for {limit} s; its shards are lost");
+                gone.push(*id);
+            }
+        }
+        gone
     }
 }
 
@@ -206,6 +299,8 @@ pub struct ServerProcess {
     leaving: bool,
     storage: Option<Storage>,
     saver: Option<Saver>,
+    heard: Time, // when the coordinator last said anything
+    troubles: Vec<(String, Trouble)>,
 }
 
 impl ServerProcess {
@@ -216,7 +311,8 @@ impl ServerProcess {
         let plan = Arc::new(plan);
         let server = Self::life(&plan, config, storage.as_ref(), &address);
         let saver = storage.as_ref().map(|s| Saver::new(&config.name, s.save.clone()));
-        Self { server, plan, config: config.clone(), address, leaving: false, storage, saver }
+        let (leaving, heard, troubles) = (false, Time::ZERO, Vec::new());
+        Self { server, plan, config: config.clone(), address, leaving, storage, saver, heard, troubles }
     }
 
     fn life(plan: &Arc<Plan>, config: &Config, storage: Option<&Storage>, address: &str) -> Server {
@@ -256,18 +352,36 @@ impl ServerProcess {
     pub fn server(&self) -> &Server {
         &self.server
     }
+
+    /// Whether another server could take over the shards of this one.
+    fn can_hand_over(&self) -> bool {
+        let others = self.server.view().servers.iter().filter(|(id, _)| self.server.id() != Some(**id));
+        others.into_iter().any(|(_, m)| m.confirmed && !m.leaving)
+    }
+
+    fn wrong(&self, now: Time, problem: Option<String>) -> Wrong {
+        let (silence, troubles) = (now.saturating_sub(self.heard), self.troubles.clone());
+        Wrong { silence, problem, troubles, lacks: None }
+    }
 }
 
 impl Machine for ServerProcess {
     fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
+        if from == Peer::Coordinator {
+            self.heard = now;
+        }
         let out = self.server.handle(from, message, now);
         self.save();
         self.reborn();
-        out
+        waits::told(out, &self.troubles, "")
     }
 
     fn tick(&mut self, now: Time) -> Vec<Outgoing> {
-        self.server.tick(now)
+        waits::told(self.server.tick(now), &self.troubles, "")
+    }
+
+    fn troubled(&mut self, troubles: Vec<Trouble>) {
+        self.troubles = waits::named(self.server.view(), troubles);
     }
 
     fn count(&mut self, received: u64, sent: u64) {
@@ -313,6 +427,8 @@ pub struct WorkerProcess {
     events: VecDeque<Event>,
     /// When the coordinator last said anything.
     pub heard: Time,
+    troubles: Vec<(String, Trouble)>,
+    joined: Option<Time>, // when it was let in
     /// Time spent waiting for others.
     pub waited: Duration,
 }
@@ -327,6 +443,8 @@ impl WorkerProcess {
             tables,
             events: VecDeque::new(),
             heard: Time::ZERO,
+            troubles: Vec::new(),
+            joined: None,
             waited: Duration::ZERO,
         }
     }
@@ -360,6 +478,26 @@ impl WorkerProcess {
     pub fn take_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
+
+    /// Whether the coordinator has taken it out of the view since the events were last taken.
+    pub fn has_left(&self) -> bool {
+        self.events.iter().any(|e| matches!(e, Event::Ended(_)))
+    }
+
+    /// What it waits for that is wrong.
+    pub(crate) fn wrong(&self, now: Time, problem: Option<String>) -> Wrong {
+        let lacks = self.lacks().zip(self.joined.map(|at| now.saturating_sub(at)));
+        let (silence, troubles) = (now.saturating_sub(self.heard), self.troubles.clone());
+        Wrong { silence, problem, troubles, lacks }
+    }
+
+    /// Who has never come.
+    fn lacks(&self) -> Option<String> {
+        let (view, size) = (self.session.view(), &self.config.size);
+        let come = view.servers.len();
+        let waits = self.session.id().is_some() && view.shards.is_empty();
+        waits.then(|| format!("servers to come: {come} of {} have", size.n_servers))
+    }
 }
 
 impl Machine for WorkerProcess {
@@ -369,11 +507,16 @@ impl Machine for WorkerProcess {
         }
         let (out, events) = self.session.handle(from, message, now);
         self.events.extend(events);
-        out
+        self.joined = self.session.id().and(self.joined.or(Some(now)));
+        waits::told(out, &self.troubles, &self.lacks().unwrap_or_default())
     }
 
     fn tick(&mut self, now: Time) -> Vec<Outgoing> {
-        self.session.tick(now)
+        waits::told(self.session.tick(now), &self.troubles, &self.lacks().unwrap_or_default())
+    }
+
+    fn troubled(&mut self, troubles: Vec<Trouble>) {
+        self.troubles = waits::named(self.session.view(), troubles);
     }
 
     fn count(&mut self, received: u64, sent: u64) {
@@ -450,7 +593,7 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
 fn lead(config: &Config, node: &Node<CoordinatorProcess>, end: &AtomicBool) -> bool {
     // When nobody ends it, it stays until the last server has gone, but not for ever.
     let mut done_for = Duration::ZERO;
-    while !end.load(Ordering::Relaxed) && done_for < DRAIN {
+    while !end.load(Ordering::Relaxed) && done_for < LAST {
         std::thread::sleep(LOOK);
         let process = node.lock();
         if !process.leads() {
@@ -458,7 +601,7 @@ fn lead(config: &Config, node: &Node<CoordinatorProcess>, end: &AtomicBool) -> b
         }
         let (view, begun) = (process.coordinator.view(), process.coordinator.durable().begun);
         match config.until_done && begun && view.workers.is_empty() {
-            true if view.servers.is_empty() => break,
+            true if process.is_deserted(node.now()) => break,
             true => done_for += LOOK,
             false => done_for = Duration::ZERO,
         }
@@ -469,7 +612,7 @@ fn lead(config: &Config, node: &Node<CoordinatorProcess>, end: &AtomicBool) -> b
 fn bind(config: &Config, address: &str) -> Result<(TcpListener, String), ClusterError> {
     let listener = config.listen(address)?;
     let failed = |source| ClusterError::Listen { address: address.to_owned(), source };
-    let address = listener.local_addr().map_err(failed)?.to_string();
+    let address = config.reached_at(listener.local_addr().map_err(failed)?);
     Ok((listener, address))
 }
 
@@ -484,34 +627,75 @@ pub fn start_coordinator(config: &mut Config) -> Result<Node<CoordinatorProcess>
     Ok(node)
 }
 
-/// Runs a server until the process is asked to end; then it hands over its shards first.
+/// Runs a server until the workers are done or the process is asked to end; then it hands over its shards first.
 pub fn serve(
     config: &Config,
     registry: Registry,
     storage: Option<Storage>,
     end: &AtomicBool,
-) -> Result<(), ClusterError> {
+) -> Result<Departure, ClusterError> {
     let node = start_server(config, registry, storage)?;
+    let mut waits = Waits::new(config);
+    let served = attend(config, &node, end, &mut waits);
+    let served = served.and_then(|departure| drain(&node, end, &mut waits).map(|()| departure));
+    stop_server(&node);
+    served
+}
+
+fn attend(
+    config: &Config,
+    node: &Node<ServerProcess>,
+    end: &AtomicBool,
+    waits: &mut Waits,
+) -> Result<Departure, ClusterError> {
     let mut begun = false;
     while !end.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK);
+        let problem = node.problem();
         let server = node.lock();
         server.server().view().check(&config.size)?;
         if let Some(refusal) = server.server().unfit() {
             return Err(refusal.clone().into());
         }
+        let wrong = server.wrong(node.now(), problem);
         let working = !server.server().view().workers.is_empty();
+        drop(server);
+        waits.look(&wrong)?;
         begun |= working;
         if config.until_done && begun && !working {
-            break;
+            return Ok(Departure::Done);
         }
     }
+    Ok(Departure::Asked)
+}
+
+/// Hands over, for as long as that takes: a server that nobody can replace stays while there are workers. A second signal
+/// ends it at once.
+fn drain(node: &Node<ServerProcess>, end: &AtomicBool, waits: &mut Waits) -> Result<(), ClusterError> {
+    end.store(false, Ordering::Relaxed);
     node.step(|server, now| {
         server.leave();
         (server.tick(now), ())
     });
-    node.wait(DRAIN, |server| server.over().then_some(()));
-    stop_server(&node);
+    let began = Instant::now();
+    while node.wait(LOOK, |server| server.over().then_some(())).is_none() && !end.load(Ordering::Relaxed) {
+        let problem = node.problem();
+        let server = node.lock();
+        let (wrong, can) = (server.wrong(node.now(), problem), server.can_hand_over());
+        drop(server);
+        if wrong.silence > ALONE {
+            let problem = wrong.problem.unwrap_or_else(|| "it does not answer".into());
+            return Err(ClusterError::Unreachable { seconds: wrong.silence.as_secs(), problem });
+        }
+        let why = match can {
+            true => "another server to take over its shards",
+            false => {
+                "another server to come, or the workers to be done: it was asked to leave, and nobody else can take over \
+                 its shards; a second signal ends it, and with it the run"
+            }
+        };
+        waits.say((began.elapsed() > TOLD).then(|| why.to_owned()));
+    }
     Ok(())
 }
 
@@ -530,7 +714,7 @@ pub fn start_server(
     registry: Registry,
     storage: Option<Storage>,
 ) -> Result<Node<ServerProcess>, ClusterError> {
-    let (listener, address) = bind(config, &format!("{}:0", config.bind))?;
+    let (listener, address) = bind(config, &config.data_address())?;
     let server = ServerProcess::new(config, registry, storage, address);
     let node = Node::new(server, config.membership(), config.security.clone());
     node.share_memory(config.shared_memory);

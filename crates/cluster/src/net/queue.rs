@@ -13,16 +13,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::ids::Peer;
 use crate::message::Data;
-use crate::wire::{Frame, KeySets, Lanes};
+use crate::wire::{Frame, Lanes, Past};
 
 /// Once so many bytes wait, nothing is added.
 const MOST: usize = 1 << 30;
 
-/// Frames for one connection, and the key sets that went over it before.
+/// Frames for one connection, and what went over it before.
 #[derive(Clone)]
 pub struct Queue {
     frames: Sender<Frame>,
-    keys: Arc<Mutex<BTreeMap<u8, KeySets>>>,
+    past: Arc<Mutex<BTreeMap<u8, Past>>>,
     waiting: Arc<AtomicUsize>,
     most: usize,
 }
@@ -43,19 +43,19 @@ impl Queue {
         let (sender, frames) = channel();
         let waiting = Arc::<AtomicUsize>::default();
         (
-            Self { frames: sender, keys: Arc::default(), waiting: waiting.clone(), most },
+            Self { frames: sender, past: Arc::default(), waiting: waiting.clone(), most },
             Frames { frames, waiting },
         )
     }
 
     /// The size of the frame; none when it is lost.
     pub fn send(&self, from: Peer, message: &Data) -> usize {
-        // Before the frame is made: what it would add to the key sets, the other side would never hear of.
+        // Before the frame is made: what it would add to the past, the other side would never hear of.
         if self.waiting.load(Ordering::Relaxed) >= self.most {
             return 0;
         }
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let frame = Frame::after(&mut keys, from, message);
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let frame = Frame::after(&mut past, from, message);
         let len = frame.len();
         self.waiting.fetch_add(len, Ordering::Relaxed);
         // A queue whose thread has ended belongs to a link that is about to be removed.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use thalweg_data::Position;
 use thalweg_nn::{Module, save_weights};
 use thalweg_tensor::Tensor;
-use thalweg_train::{Checkpoints, Fitted, Keep, Place, Run, State, TrainError};
+use thalweg_train::{Checkpoints, Fitted, Keep, Place, Run, State, TrainError, load_latest};
 
 use crate::error::ClusterError;
 use crate::ids::Clock;
@@ -82,7 +82,8 @@ impl Books {
         if let Some((folder, place)) = &self.folder {
             let keep = Keep { last: self.keep, ..Keep::default() };
             // Who takes over in the middle of a run goes on with its folder; nobody else's is touched.
-            let goes_on = Run::exists(folder) && (self.resume || clock > 0);
+            let goes_on =
+                Run::exists(folder) && (self.resume || clock > 0 || self.is_blank(folder, place)?);
             if !goes_on {
                 run = Some(Run::create(folder, &self.config)?);
             }
@@ -101,6 +102,13 @@ impl Books {
         }
         let (n_shards, awaited) = (self.n_shards, BTreeMap::new());
         Ok(Some(Open { state, run, checkpoints, n_shards, awaited }))
+    }
+
+    /// Whether this is a run like ours in which nothing stands yet: whoever kept the books before was killed in the
+    /// first step.
+    fn is_blank(&self, folder: &Path, place: &Place) -> Result<bool, TrainError> {
+        let like_ours = Run::config_of(folder)? == self.config && Run::summary_of(folder)?.is_none();
+        Ok(like_ours && Run::metrics_of(folder)?.is_empty() && load_latest(place)?.is_none())
     }
 
     /// The last entries of a run that is done.

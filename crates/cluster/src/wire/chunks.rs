@@ -16,7 +16,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
 use super::codec::{Reader, Wire, WireError};
-use super::{Claimed, Frame, HEADER, KeySets, Limits, MAGIC};
+use super::{Claimed, Frame, HEADER, Limits, MAGIC, Past};
 use crate::ids::Peer;
 use crate::message::Data;
 use crate::ring::{Inlet, Outlet};
@@ -147,7 +147,7 @@ fn write_all(to: &mut impl Write, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
 pub struct Incoming {
     limits: Limits,
     begun: BTreeMap<u8, Begun>,
-    keys: BTreeMap<u8, KeySets>,
+    past: BTreeMap<u8, Past>,
     spare: Spare,
     inlet: Option<Inlet>,
     received: u64,
@@ -171,8 +171,8 @@ impl Incoming {
 
     /// For a connection whose sides share memory.
     pub fn sharing(limits: Limits, inlet: Option<Inlet>) -> Self {
-        let (begun, keys) = Default::default();
-        Self { limits, begun, keys, spare: Spare::default(), inlet, received: 0 }
+        let (begun, past) = Default::default();
+        Self { limits, begun, past, spare: Spare::default(), inlet, received: 0 }
     }
 
     /// Bytes that have come since the last time, by whatever way.
@@ -224,6 +224,10 @@ impl Incoming {
         let Entry::Vacant(place) = self.begun.entry(lane) else {
             return Err(io::Error::other(WireError::Unknown { what: "free lane", got: lane.into() }));
         };
+        let due = self.past.entry(lane).or_default().count();
+        if claimed.number != due {
+            return Err(io::Error::other(WireError::Repeated { due, got: claimed.number }));
+        }
         let arrays = lens.into_iter().map(|len| self.spare.take(len)).collect();
         let text = rest.split_off(8 * claimed.arrays);
         place.insert(Begun { text, arrays, array: 0, at: 0, left: claimed.data });
@@ -250,12 +254,12 @@ impl Incoming {
     }
 
     fn finish(&mut self, lane: u8, begun: Begun) -> Result<(Peer, Data), WireError> {
-        let keys = self.keys.entry(lane).or_default();
+        let past = self.past.entry(lane).or_default();
         let arrays = begun.arrays.clone().into();
-        let mut r = Reader { text: &begun.text, arrays, keys: std::mem::take(keys) };
+        let mut r = Reader { text: &begun.text, arrays, keys: std::mem::take(&mut past.keys) };
         let (from, message) = (Peer::get(&mut r)?, Data::get(&mut r)?);
         r.end()?;
-        *keys = r.keys;
+        past.keys = r.keys;
         // What a newcomer is sent stays with it: there is nothing to use again.
         if !matches!(message, Data::Install { .. }) {
             self.spare.keep(begun.arrays);

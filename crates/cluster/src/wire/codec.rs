@@ -55,6 +55,14 @@ pub enum WireError {
         /// What the bytes give.
         got: u32,
     },
+    /// A frame that has come before, or too early.
+    #[error("frame {got} of its lane came when frame {due} was due")]
+    Repeated {
+        /// The number that is due.
+        due: u32,
+        /// The number that it has.
+        got: u32,
+    },
     /// Text that is no text.
     #[error("frame: a text is not UTF-8")]
     Text,

@@ -8,11 +8,15 @@
 //! | 12..16 | length of the text |
 //! | 16..24 | bytes of all arrays |
 //! | 24..28 | CRC-32 of the rest of the header, the lengths and the text |
-//! | 28..32 | lane |
+//! | 28 | lane |
+//! | 29..32 | number of the frame on its lane of this connection, modulo 2²⁴ |
 //!
 //! Then one `u64` per array, its number of values; the text. The arrays follow in chunks ([`chunks`]), between
 //! which frames of other lanes may pass. They leave straight from parameter memory and arrive in the memory where
 //! they stay. All numbers are little-endian.
+//!
+//! A frame that comes again on a connection, or out of its order, does not have the number that is due, and ends the
+//! connection. Another connection begins with a proof over fresh random numbers, which cannot be repeated.
 
 pub mod chunks;
 mod codec;
@@ -34,7 +38,9 @@ use crate::message::Data;
 /// The bytes of a header.
 pub const HEADER: usize = 32;
 const MAGIC: [u8; 4] = *b"THWG";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
+/// Frames are counted up to this.
+const NUMBERS: u32 = 1 << 24;
 
 /// What a frame may claim at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +65,22 @@ fn lane(message: &Data) -> u8 {
     (message.shard().0 % 256) as u8
 }
 
+/// What one side has sent over a lane of a connection, and the other side has got.
+#[derive(Debug, Default)]
+pub struct Past {
+    keys: KeySets,
+    n_frames: u32, // modulo NUMBERS
+}
+
+impl Past {
+    /// The number of the next frame, which has come or is about to be sent.
+    fn count(&mut self) -> u32 {
+        let number = self.n_frames;
+        self.n_frames = (number + 1) % NUMBERS;
+        number
+    }
+}
+
 /// A message ready to be sent: its bytes, and the arrays that follow them.
 #[derive(Debug)]
 pub struct Frame {
@@ -73,16 +95,15 @@ impl Frame {
         Self::after(&mut BTreeMap::new(), from, message)
     }
 
-    /// The frame of a message from this peer, after others that have left these key sets, by lane, with the
-    /// receiver.
-    pub fn after(sent: &mut BTreeMap<u8, KeySets>, from: Peer, message: &Data) -> Self {
+    /// The frame of a message from this peer, after others over the same connection, by lane.
+    pub fn after(sent: &mut BTreeMap<u8, Past>, from: Peer, message: &Data) -> Self {
         let lane = lane(message);
-        let keys = sent.entry(lane).or_default();
-        let mut w = Writer { keys: std::mem::take(keys), ..Writer::default() };
+        let past = sent.entry(lane).or_default();
+        let mut w = Writer { keys: std::mem::take(&mut past.keys), ..Writer::default() };
         from.put(&mut w);
         message.put(&mut w);
-        let Writer { text, arrays, keys: now } = w;
-        *keys = now;
+        let Writer { text, arrays, keys } = w;
+        past.keys = keys;
         let mut head = Vec::with_capacity(HEADER + 8 * arrays.len() + text.len());
         head.extend(MAGIC);
         head.extend(VERSION.to_le_bytes());
@@ -90,7 +111,7 @@ impl Frame {
         head.extend((text.len() as u32).to_le_bytes());
         head.extend(arrays.iter().map(|a| 4 * a.values().len() as u64).sum::<u64>().to_le_bytes());
         head.extend([0; 4]);
-        head.extend(u32::from(lane).to_le_bytes());
+        head.extend((u32::from(lane) | past.count() << 8).to_le_bytes());
         arrays.iter().for_each(|a| head.extend((a.values().len() as u64).to_le_bytes()));
         head.extend(text);
         let sum = checksum(&head);
@@ -127,6 +148,7 @@ pub fn read(from: &mut impl Read, limits: &Limits) -> io::Result<Option<(Peer, D
 /// What a header says, within the limits.
 struct Claimed {
     lane: u8,
+    number: u32,
     arrays: usize,
     text: usize,
     data: u64,
@@ -143,8 +165,7 @@ impl Claimed {
         if u32_at(4) != VERSION {
             return Err(WireError::Unknown { what: "version", got: u32_at(4).into() });
         }
-        let lane = u8::try_from(u32_at(28));
-        let lane = lane.map_err(|_| WireError::Unknown { what: "lane", got: u32_at(28).into() })?;
+        let (lane, number) = (header[28], u32_at(28) >> 8);
         let [arrays, text] = [u32_at(8), u32_at(12)];
         let claims = [
             ("list of arrays", 8 * u64::from(arrays), 8 * u64::from(limits.arrays)),
@@ -156,7 +177,7 @@ impl Claimed {
                 return Err(WireError::Large { what, got, most });
             }
         }
-        Ok(Self { lane, arrays: arrays as usize, text: text as usize, data, checksum: u32_at(24) })
+        Ok(Self { lane, number, arrays: arrays as usize, text: text as usize, data, checksum: u32_at(24) })
     }
 
     /// The lengths of the arrays, once the checksum is right and they add up to what was claimed.

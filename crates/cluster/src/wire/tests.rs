@@ -138,13 +138,14 @@ fn large() -> Values {
 fn lower_lanes_pass_between_the_chunks_of_higher_ones() {
     let (mut lanes, mut out) = (Lanes::default(), Vec::new());
     let server = Peer::Server(ServerId(1));
-    let values = large();
-    lanes.add(Frame::new(server, &answer(5, &values)));
+    let (values, mut sent) = (large(), BTreeMap::new());
+    let mut frame = |message: Data| Frame::after(&mut sent, server, &message);
+    lanes.add(frame(answer(5, &values)));
     lanes.write(&mut out).unwrap(); // the head and the first chunk
-    lanes.add(Frame::new(server, &answer(2, &values)));
-    lanes.add(Frame::new(server, &answer(5, &values)));
+    lanes.add(frame(answer(2, &values)));
+    lanes.add(frame(answer(5, &values)));
     lanes.write(&mut out).unwrap();
-    lanes.add(Frame::new(server, &small(0)));
+    lanes.add(frame(small(0)));
     while !lanes.is_empty() {
         lanes.write(&mut out).unwrap();
     }
@@ -159,7 +160,8 @@ fn lower_lanes_pass_between_the_chunks_of_higher_ones() {
 
 #[test]
 fn memory_of_a_large_array_is_used_again_once_nobody_reads_it() {
-    let frame = || bytes(Frame::new(Peer::Server(ServerId(1)), &answer(0, &large())));
+    let mut sent = BTreeMap::new();
+    let mut frame = || bytes(Frame::after(&mut sent, Peer::Server(ServerId(1)), &answer(0, &large())));
     let mut incoming = Incoming::new(Limits::default());
     let mut next = || {
         let Some((_, Data::Answer(Answer { outcome: Outcome::Done(done), .. }))) =
@@ -208,8 +210,12 @@ fn row_numbers_that_were_sent_before_go_as_a_hash_and_come_back_whole() {
         assert_eq!(format!("{got:?}"), format!("{message:?}"));
     }
     assert!(lens[1] + 7900 < lens[0] && lens[2] == lens[0] && lens[3..] == [lens[1]; 2], "{lens:?}");
-    let unknown = bytes(Frame::after(&mut sent, Peer::Coordinator, &rows(7)));
-    let e = back(&unknown).unwrap_err().to_string();
+    // The second frame of one connection after the first of another, which had other row numbers.
+    let mut sent = BTreeMap::new();
+    let [_, unknown] = [7, 7].map(|first| bytes(Frame::after(&mut sent, Peer::Coordinator, &rows(first))));
+    let mut other = Incoming::new(Limits::default());
+    other.read(&mut &bytes(Frame::new(Peer::Coordinator, &rows(8)))[..]).unwrap();
+    let e = other.read(&mut &unknown[..]).unwrap_err().to_string();
     assert!(e.contains("is no hash of row numbers"), "{e}");
 }
 
@@ -230,4 +236,28 @@ fn chunks_that_belong_to_nothing_are_refused() {
     assert!(claim(12, 1).contains("1 is no place of a chunk"), "nothing is shared");
     let twice = [&whole[..chunk], &whole[..chunk]].concat();
     assert!(back(&twice).unwrap_err().to_string().contains("0 is no free lane"));
+}
+
+#[test]
+fn a_frame_that_comes_again_or_too_early_is_refused() {
+    let (mut sent, server) = (BTreeMap::new(), Peer::Server(ServerId(1)));
+    let mut frame = |shard| bytes(Frame::after(&mut sent, server, &small(shard)));
+    let [first, other_lane, second, third] = [5, 2, 5, 5].map(&mut frame);
+    let reads = |frames: &[&[u8]]| -> Result<usize, String> {
+        let (bytes, mut incoming) = (frames.concat(), Incoming::new(Limits::default()));
+        let (mut rest, mut n) = (&bytes[..], 0);
+        while incoming.read(&mut rest).map_err(|e| e.to_string())?.is_some() {
+            n += 1;
+        }
+        Ok(n)
+    };
+    assert_eq!(reads(&[&first, &other_lane, &second, &third]), Ok(4));
+    assert_eq!(reads(&[&other_lane, &first]), Ok(2), "lanes pass each other");
+    let refused = |frames: &[&[u8]], due, got| {
+        assert_eq!(reads(frames), Err(format!("frame {got} of its lane came when frame {due} was due")));
+    };
+    refused(&[&first, &first], 1, 0);
+    refused(&[&first, &second, &first], 2, 0);
+    refused(&[&first, &third], 1, 2);
+    refused(&[&second], 0, 1);
 }

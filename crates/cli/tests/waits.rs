@@ -1,0 +1,112 @@
+//! No wait is for ever: processes that nobody starts again, and what the others say and do when one is dead or shut off.
+
+mod support;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use support::ByHand;
+
+/// How long these processes wait before they give up.
+const GIVE_UP: (&str, &str) = ("THALWEG_GIVE_UP_MS", "2000");
+/// Much longer than that, for a busy machine; without a limit they would wait for ever.
+const ENOUGH: Duration = Duration::from_secs(60);
+
+const LONG: [&str; 2] = ["100000", "10"];
+
+/// A coordinator, a server and a worker that has made some steps.
+fn running(variables: &[(&str, &str)]) -> (ByHand, [support::Errors; 3]) {
+    let mut processes = ByHand::new(&[&[GIVE_UP], variables].concat());
+    let coordinator = processes.start("coordinator-0", &["coordinate"], &[]);
+    let server = processes.start("server-0", &LONG, &[]);
+    let worker = processes.start("worker-0", &LONG, &[]);
+    processes.until("worker-0: slots 0, clock 1");
+    (processes, [coordinator, server, worker])
+}
+
+#[test]
+fn the_only_server_dies_and_its_shards_are_lost_not_waited_for() {
+    let (mut processes, [coordinator, _, worker]) = running(&[]);
+    processes.kill("server-0");
+    let killed = Instant::now();
+    let (by_worker, by_coordinator) = (
+        worker.until("waits for server-0 at 127.0.0.1:"),
+        coordinator.until("waits for server-0, which is silent"),
+    );
+    println!(
+        "dead server: told by the worker after {} ms, by the coordinator after {} ms",
+        (by_worker - killed).as_millis(),
+        (by_coordinator - killed).as_millis()
+    );
+    let status = processes.until("SILENT");
+    assert!(
+        status.contains("server-0 is not reached at 127.0.0.1:") && status.contains("refused"),
+        "{status}"
+    );
+    assert_eq!(processes.ended("worker-0").code(), Some(1));
+    assert!(killed.elapsed() < ENOUGH);
+    println!("dead server: an error after {} ms", killed.elapsed().as_millis());
+    worker.until("every server that held it is gone; resume from a checkpoint");
+}
+
+#[test]
+fn the_coordinator_dies_and_server_and_worker_give_up() {
+    let (mut processes, [_, server, worker]) = running(&[]);
+    processes.kill("coordinator-0");
+    let killed = Instant::now();
+    for (name, errors) in [("server-0", &server), ("worker-0", &worker)] {
+        let told =
+            errors.until(&format!("{name}: waits for the coordinator: {}", processes.address)) - killed;
+        println!("dead coordinator: told by {name} after {} ms", told.as_millis());
+        assert_eq!(processes.ended(name).code(), Some(1));
+        errors.until("no coordinator for 2 s");
+    }
+    assert!(killed.elapsed() < ENOUGH);
+}
+
+#[test]
+fn a_server_that_is_stopped_for_good_is_given_up_too() {
+    let (mut processes, [coordinator, _, worker]) = running(&[]);
+    let pid = processes.pid("server-0").to_string();
+    assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    coordinator.until("waits for server-0, which is silent");
+    assert_eq!(processes.ended("worker-0").code(), Some(1));
+    worker.until("every server that held it is gone");
+}
+
+/// As behind a firewall: the coordinator hears of the server, the worker does not reach it.
+#[test]
+fn a_closed_port_of_a_server_is_named_and_then_an_error() {
+    let mut processes = ByHand::new(&[GIVE_UP]);
+    processes.start("coordinator-0", &["coordinate"], &[]);
+    // It listens at one address of this host, and others are told another one.
+    processes.start("server-0", &LONG, &[("THALWEG_ADVERTISE", "127.0.0.2")]);
+    let started = Instant::now();
+    let worker = processes.start("worker-0", &LONG, &[]);
+    worker.until("worker-0: waits for server-0 at 127.0.0.2:");
+    let status = processes.until("server-0 is not reached at 127.0.0.2:");
+    assert!(status.contains("refused"), "{status}");
+    assert_eq!(processes.ended("worker-0").code(), Some(1));
+    assert!(started.elapsed() < ENOUGH);
+    worker.until("is its port open from here?");
+}
+
+#[test]
+fn a_worker_without_servers_says_so() {
+    let mut processes = ByHand::new(&[GIVE_UP]);
+    processes.start("coordinator-0", &["coordinate"], &[]);
+    let worker = processes.start("worker-0", &LONG, &[]);
+    worker.until("worker-0: waits for servers to come: 0 of 1 have");
+    processes.until("servers to come: 0 of 1 have");
+}
+
+/// A signal to a server whose coordinator is gone does not leave it waiting for somebody to hand over to.
+#[test]
+fn a_server_that_is_asked_to_go_without_a_coordinator_goes() {
+    let (mut processes, [_, server, _]) = running(&[("THALWEG_GIVE_UP_MS", "600000")]);
+    processes.kill("coordinator-0");
+    let pid = processes.pid("server-0").to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert_eq!(processes.ended("server-0").code(), Some(1));
+    server.until("no coordinator for");
+}

@@ -1,0 +1,101 @@
+//! Whom a process waits for when something is wrong: told within a second, an error in the end.
+//!
+//! A wait for others who compute is no trouble, however long; `thalweg status` tells of it. Trouble is a coordinator that
+//! says nothing, a server that is not reached, and servers that never came. Where nothing can bring them back the wait
+//! ends after `THALWEG_GIVE_UP_MS`.
+
+use std::time::Duration;
+
+use super::config::Config;
+use super::node::Trouble;
+use crate::error::ClusterError;
+use crate::ids::Peer;
+use crate::message::{FromMember, Message, Outgoing};
+use crate::view::View;
+
+/// Trouble that has lasted for so long is told.
+pub(crate) const TOLD: Duration = Duration::from_millis(800);
+/// The coordinator has so much more time to find out that a server is dead than others have to reach it.
+const LONGER: Duration = Duration::from_secs(1);
+/// Shorter trouble is what every change of the view brings.
+const PASSING: Duration = Duration::from_millis(200);
+
+/// What is wrong, as far as a process knows.
+#[derive(Debug, Default)]
+pub(crate) struct Wrong {
+    /// For how long the coordinator has said nothing.
+    pub silence: Duration,
+    /// Why.
+    pub problem: Option<String>,
+    /// Servers that are not reached, with their names.
+    pub troubles: Vec<(String, Trouble)>,
+    /// Anything else that is waited for, and since when.
+    pub lacks: Option<(String, Duration)>,
+}
+
+/// What one process has told of its waits, and how long it waits.
+pub(crate) struct Waits {
+    name: String,
+    give_up: Duration,
+    said: Option<String>,
+}
+
+impl Waits {
+    pub fn new(config: &Config) -> Self {
+        Self { name: config.name.clone(), give_up: config.give_up, said: None }
+    }
+
+    /// Tells what has lasted for long, once; what has lasted for too long is an error.
+    pub fn look(&mut self, wrong: &Wrong) -> Result<(), ClusterError> {
+        let silent = || wrong.problem.clone().unwrap_or_else(|| "it does not answer".into());
+        if wrong.silence > self.give_up {
+            return Err(ClusterError::Unreachable { seconds: wrong.silence.as_secs(), problem: silent() });
+        }
+        let lasting = |t: &Trouble| t.since.elapsed();
+        if let Some((name, t)) = wrong.troubles.iter().find(|(_, t)| lasting(t) > self.give_up + LONGER) {
+            let (name, address, problem) = (name.clone(), t.address.clone(), t.problem.clone());
+            return Err(ClusterError::NotReached { name, address, seconds: lasting(t).as_secs(), problem });
+        }
+        let mut why = Vec::new();
+        if wrong.silence > TOLD {
+            why.push(format!("the coordinator: {}", silent()));
+        }
+        let long = wrong.troubles.iter().filter(|(_, t)| lasting(t) > TOLD);
+        why.extend(long.map(|(name, t)| format!("{name} at {}: {}", t.address, t.problem)));
+        why.extend(wrong.lacks.iter().filter(|(_, since)| *since > TOLD).map(|(what, _)| what.clone()));
+        self.say((!why.is_empty()).then(|| why.join("; ")));
+        Ok(())
+    }
+
+    /// Tells whom this process waits for and why, unless that was the last it told.
+    pub fn say(&mut self, why: Option<String>) {
+        if let Some(why) = why.as_ref().filter(|why| self.said.as_ref() != Some(why)) {
+            eprintln!("{}: waits for {why}", self.name);
+        }
+        self.said = why;
+    }
+}
+
+/// The names of servers that are not reached.
+pub(crate) fn named(view: &View, troubles: Vec<Trouble>) -> Vec<(String, Trouble)> {
+    let name = |t: &Trouble| match t.peer {
+        Peer::Server(id) => view.servers.get(&id).map(|m| m.name.clone()),
+        _ => None,
+    };
+    troubles.into_iter().filter_map(|t| Some((name(&t)?, t))).collect()
+}
+
+/// Adds to the signs of life among these messages what is wrong, so that `thalweg status` tells it.
+pub(crate) fn told(mut out: Vec<Outgoing>, troubles: &[(String, Trouble)], lacks: &str) -> Vec<Outgoing> {
+    for (_, message) in &mut out {
+        let Message::FromMember(FromMember::Heartbeat(heartbeat)) = message else { continue };
+        let lasting = troubles.iter().filter(|(_, t)| t.since.elapsed() > PASSING);
+        let lasting =
+            lasting.map(|(name, t)| format!("{name} is not reached at {}: {}", t.address, t.problem));
+        for what in lasting.chain((!lacks.is_empty()).then(|| lacks.to_owned())) {
+            let text = &mut heartbeat.waiting_for;
+            *text = if text.is_empty() { what } else { format!("{text}; {what}") };
+        }
+    }
+    out
+}
