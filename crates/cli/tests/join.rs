@@ -69,7 +69,7 @@ fn a_server_and_a_worker_that_come_later_get_their_share_and_change_nothing() {
     println!("server-1: {held}");
 
     let want = alone_with(PROGRAM[0], "2", VALUES);
-    assert_eq!(run.hashes(), [want.clone()]);
+    assert_eq!(run.hashes(), std::slice::from_ref(&want));
     assert!(worker.0.wait().unwrap().success());
     let mut said = String::new();
     std::io::Read::read_to_string(worker.0.stdout.as_mut().unwrap(), &mut said).unwrap();
