@@ -124,7 +124,8 @@ impl JitOptions {
     /// long, or, if the function refuses this, of the first alone. The first call traces the function at this and two
     /// other sizes; from then on the function itself is not run again. A new size costs passes and planning, and
     /// between the smallest and the largest of at least three sizes it costs planning only. A function that does not
-    /// follow its batch size is traced for each size as usual; [`Jit::explain`] says why.
+    /// follow its batch size is traced for each size as usual; [`Jit::explain`] says why. Code that does something else at one
+    /// particular size is seen only if that is one of the three.
     ///
     /// ```
     /// use thalweg_core::DType;
