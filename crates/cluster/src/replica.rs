@@ -275,7 +275,9 @@ impl Replica {
         if self.before != Some(from) {
             return;
         }
-        if self.state.as_ref().is_none_or(|own| own.index() < sent.index) {
+        // Who passes records on itself takes them one by one: a later state would leave a gap in its log.
+        let lacks = self.state.as_ref().is_none_or(|own| own.index() < sent.index);
+        if lacks && self.after.is_none() {
             match State::received(self.plan.clone(), sent.clone()) {
                 Ok(state) => self.state = Some(state),
                 // It comes from another program: this one cannot take part, and must say so, since others may wait for it.

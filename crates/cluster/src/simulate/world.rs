@@ -716,7 +716,8 @@ impl World {
             Machine::Worker(s, _) if !s.waiting_for().is_empty() => {
                 Some(format!("{node} waits for {}", s.waiting_for()))
             }
-            Machine::Server(s) if !s.waiting_for().is_empty() => Some(format!("{node}: {}", s.waiting_for())),
+            // What it holds back, and for whom.
+            Machine::Server(s) => Some(format!("{node}: {s:?}")),
             Machine::Down => Some(format!("{node} is down")),
             _ => None,
         });
