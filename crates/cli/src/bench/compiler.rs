@@ -1,16 +1,20 @@
 //! What compiling costs, and what it saves: times, memory and operations that the benchmark page promises.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use thalweg::data::trees::Below;
+use thalweg::data::{self, OnError};
 use thalweg::prelude::*;
 use thalweg::{JitOptions, Plan, autobatch, jit_with};
 
 use super::clock::{ratio, time};
 use super::networks::{TRAININGS, inference_plans};
 
-pub fn report(out: &mut impl Write) -> Result<()> {
+pub fn report(out: &mut impl Write, tree_file: Option<&Path>) -> Result<()> {
+    let shapes = tree_file.map_or_else(|| Ok(drawn_shapes()), shapes_of)?;
     let mut line = |what: &str, value: String| writeln!(out, "{what:<58} {value}");
     for layers in [110, 1100] {
         let (nodes, ms) = compile_time(layers);
@@ -43,7 +47,10 @@ pub fn report(out: &mut impl Write) -> Result<()> {
         line(&format!("{what}: operations"), format!("{flops:.1}\u{d7} fewer"))?;
         line(&format!("{what}: time"), format!("{clock:.2}\u{d7} less"))?;
     }
-    line("trees of an LSTM in one autobatch: time", format!("{:.1}\u{d7} less than one by one", trees()))?;
+    line(
+        "trees of an LSTM in one autobatch: time",
+        format!("{:.1}\u{d7} less than one by one", trees(&shapes)),
+    )?;
     Ok(())
 }
 
@@ -150,10 +157,69 @@ fn sibling_params() -> (f64, f64) {
     saved("merge_siblings", &[x], |x| params.iter().map(|w| x[0].linear(&w.get(), None)).collect())
 }
 
-/// A binary tree-LSTM of the size of Tai, Socher and Manning's (words of 300 numbers, states of 150, batches of 25) on
-/// random trees as long and as deep as those of the Stanford Sentiment Treebank: loss and gradients one by one against one
-/// batch, by medians.
-fn trees() -> f64 {
+/// A node of a binary tree: a word, or what joins two earlier nodes.
+#[derive(Clone, Copy)]
+enum Joint {
+    Word,
+    Of(usize, usize),
+}
+
+/// A tree, children first.
+type Shape = Vec<Joint>;
+
+/// The first trees of a file. A node with one child is that child, one with more joins them from left to right.
+fn shapes_of(file: &Path) -> Result<Vec<Shape>> {
+    let trees = data::trees::read(file, OnError::Stop)?.data;
+    let shape = |tree: &data::trees::Tree| {
+        let (mut shape, mut place) = (Shape::new(), Vec::new());
+        for node in &tree.nodes {
+            match &node.below {
+                Below::Word(_) => shape.push(Joint::Word),
+                Below::Nodes(children) => {
+                    let first = place[children[0]];
+                    children[1..].iter().fold(first, |left, &right| {
+                        shape.push(Joint::Of(left, place[right]));
+                        shape.len() - 1
+                    });
+                }
+            }
+            place.push(shape.len() - 1);
+        }
+        shape
+    };
+    ensure!(!trees.is_empty(), "{} has no trees", file.display());
+    Ok(trees.iter().take(BATCH).map(shape).collect())
+}
+
+/// Trees as long and as deep as those of sentences: two of three nodes join a word with all the rest, so that 19 leaves
+/// are about ten deep.
+fn drawn_shapes() -> Vec<Shape> {
+    fn grow(n: usize, at: usize, shape: &mut Shape) -> usize {
+        let joint = if n == 1 {
+            Joint::Word
+        } else {
+            let left = [1, n - 1, 1 + at * 31 % (n - 1)][(at * 7 + n * 13) % 3];
+            let first = grow(left, at, shape);
+            Joint::Of(first, grow(n - left, at + left, shape))
+        };
+        shape.push(joint);
+        shape.len() - 1
+    }
+    let sizes = Rng::seed(2).randint([BATCH], 6, 33).to_vec::<i64>();
+    let shape = |(i, &n): (usize, &i64)| {
+        let mut shape = Shape::new();
+        grow(n as usize, i * 37, &mut shape);
+        shape
+    };
+    sizes.iter().enumerate().map(shape).collect()
+}
+
+/// Trees of a batch.
+const BATCH: usize = 25;
+
+/// A binary tree-LSTM of the size of Tai, Socher and Manning's (words of 300 numbers, states of 150, batches of 25): loss
+/// and gradients one by one against one batch, by medians.
+fn trees(shapes: &[Shape]) -> f64 {
     const WORD: usize = 300;
     const STATE: usize = 150;
     let mut rng = Rng::seed(2);
@@ -162,33 +228,32 @@ fn trees() -> f64 {
     let leaf = weight("leaf", WORD, 3 * STATE);
     let joint = weight("joint", 2 * STATE, 5 * STATE);
     let head = weight("head", STATE, 5);
-    let sizes: Vec<usize> =
-        rng.randint([25], 6, 33).to_vec::<i64>().into_iter().map(|n| n as usize).collect();
     let word = |i: usize| {
         let gates = words[i % 100].matmul(&leaf.get()).chunk(3, 1);
         let c = gates[0].sigmoid() * gates[1].tanh();
         (gates[2].sigmoid() * c.tanh(), c)
     };
-    // A tree of n leaves. Two of three nodes join a word with all the rest, as in sentences: 19 leaves are about ten deep.
-    fn encode(n: usize, at: usize, leaf: &dyn Fn(usize) -> (Tensor, Tensor), w: &Param) -> (Tensor, Tensor) {
-        if n == 1 {
-            return leaf(at);
-        }
-        let left = [1, n - 1, 1 + at * 31 % (n - 1)][(at * 7 + n * 13) % 3];
-        let ((h1, c1), (h2, c2)) = (encode(left, at, leaf, w), encode(n - left, at + left, leaf, w));
-        let gates = Tensor::concat(&[&h1, &h2], 1).matmul(&w.get()).chunk(5, 1);
+    let join = |(h1, c1): &(Tensor, Tensor), (h2, c2): &(Tensor, Tensor)| {
+        let gates = Tensor::concat(&[h1, h2], 1).matmul(&joint.get()).chunk(5, 1);
         let c = gates[0].sigmoid() * gates[3].tanh() + gates[1].sigmoid() * c1 + gates[2].sigmoid() * c2;
         (gates[4].sigmoid() * c.tanh(), c)
-    }
+    };
     let label = Tensor::from([1i64]);
     let loss = |i: usize| {
-        let (h, _) = encode(sizes[i], i * 37, &word, &joint);
+        let mut states: Vec<(Tensor, Tensor)> = Vec::with_capacity(shapes[i].len());
+        for (at, node) in shapes[i].iter().enumerate() {
+            states.push(match *node {
+                Joint::Word => word(i * 37 + at),
+                Joint::Of(left, right) => join(&states[left], &states[right]),
+            });
+        }
+        let (h, _) = states.last().expect("a tree has nodes");
         h.matmul(&head.get()).cross_entropy(&label)
     };
     let params = [&leaf, &joint, &head];
-    let alone = || (0..sizes.len()).map(|i| loss(i).grad(&params)).collect::<Vec<_>>();
+    let alone = || (0..shapes.len()).map(|i| loss(i).grad(&params)).collect::<Vec<_>>();
     let together = || {
-        let all = || (0..sizes.len()).map(&loss).reduce(|a, b| a + b).expect("some trees");
+        let all = || (0..shapes.len()).map(&loss).reduce(|a, b| a + b).expect("some trees");
         autobatch(all).expect("the trees are sound").grad(&params)
     };
     ratio(alone, together)

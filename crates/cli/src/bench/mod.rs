@@ -30,6 +30,9 @@ pub struct Args {
     /// `benches/peers/agree.py` compares them with PyTorch's.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["csv", "profile"])]
     export: Option<PathBuf>,
+    /// For `compiler`: the trees of this file, such as those of the Stanford Sentiment Treebank, instead of drawn ones.
+    #[arg(long, value_name = "FILE")]
+    trees: Option<PathBuf>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -63,7 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     if chosen("compiler", "compiler") {
-        compiler::report(&mut out)?;
+        compiler::report(&mut out, args.trees.as_deref())?;
     }
     let timed: Vec<_> = all.iter().filter(|w| chosen(w.group, w.name)).collect();
     if !args.csv && !timed.is_empty() {
