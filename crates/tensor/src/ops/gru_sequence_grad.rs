@@ -7,12 +7,12 @@ use thalweg_kernels::recurrent::{Sequence, gru_backward};
 
 use crate::error::OpError;
 use crate::functions::recurrent::gate;
-use crate::meta::{Meta, arity, require_float, require_same_dtype};
+use crate::meta::Meta;
 use crate::ops::GruSequence;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::rowwise::{narrow_into, widened};
 use crate::ops::sample::{Draw, Sample};
-use crate::ops::sequence::{joined, walk};
+use crate::ops::sequence::{self, PerUnit, joined, walk};
 use crate::ops::single;
 use crate::tensor::Tensor;
 
@@ -28,24 +28,8 @@ impl Primitive for GruSequenceGrad {
     const NAME: &'static str = "gru_sequence_grad";
 
     fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
-        let [y, u, h, dy] = arity(Self::NAME, x)?;
-        require_float(Self::NAME, y)?;
-        [u, h, dy].iter().try_for_each(|other| require_same_dtype(Self::NAME, y, other))?;
-        let misfit = |other: &Meta| {
-            let hint = "y and dy are (time, batch, 5 hidden), u (3 hidden, hidden), a state (batch, hidden)";
-            OpError::Shapes { op: Self::NAME, left: y.shape.clone(), right: other.shape.clone(), hint }
-        };
-        match (&y.shape[..], &u.shape[..], &h.shape[..]) {
-            (&[steps, batch, kept], &[gates, hidden], &[batch2, hidden2])
-                if kept == 5 * hidden && gates == 3 * hidden && (batch, hidden) == (batch2, hidden2) =>
-            {
-                match dy.shape == y.shape {
-                    true => Ok(y.with_shape([(steps * 4 + 1) * batch * hidden])),
-                    false => Err(misfit(dy)),
-                }
-            }
-            _ => Err(misfit(u)),
-        }
+        let hint = "y and dy are (time, batch, 5 hidden), u (3 hidden, hidden), a state (batch, hidden)";
+        sequence::infer_grad(Self::NAME, x, &PerUnit { kept: 5, gates: 3, states: 1 }, hint)
     }
 
     fn keep(&self) -> Keep {

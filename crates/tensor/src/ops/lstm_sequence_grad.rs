@@ -7,12 +7,12 @@ use thalweg_kernels::recurrent::{Sequence, lstm_backward};
 
 use crate::error::OpError;
 use crate::functions::recurrent::gate;
-use crate::meta::{Meta, arity, require_float, require_same_dtype};
+use crate::meta::Meta;
 use crate::ops::LstmSequence;
 use crate::ops::primitive::{Cost, Grad, Keep, Primitive, Vjp};
 use crate::ops::rowwise::{narrow_into, widened};
 use crate::ops::sample::{Draw, Sample};
-use crate::ops::sequence::joined;
+use crate::ops::sequence::{self, PerUnit, joined};
 use crate::ops::single;
 use crate::tensor::Tensor;
 
@@ -28,24 +28,8 @@ impl Primitive for LstmSequenceGrad {
     const NAME: &'static str = "lstm_sequence_grad";
 
     fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
-        let [y, u, c, dy] = arity(Self::NAME, x)?;
-        require_float(Self::NAME, y)?;
-        [u, c, dy].iter().try_for_each(|other| require_same_dtype(Self::NAME, y, other))?;
-        let misfit = |other: &Meta| {
-            let hint = "y and dy are (time, batch, 6 hidden), u (4 hidden, hidden), a cell (batch, hidden)";
-            OpError::Shapes { op: Self::NAME, left: y.shape.clone(), right: other.shape.clone(), hint }
-        };
-        match (&y.shape[..], &u.shape[..], &c.shape[..]) {
-            (&[steps, batch, kept], &[gates, hidden], &[batch2, hidden2])
-                if kept == 6 * hidden && gates == 4 * hidden && (batch, hidden) == (batch2, hidden2) =>
-            {
-                match dy.shape == y.shape {
-                    true => Ok(y.with_shape([(steps * 4 + 2) * batch * hidden])),
-                    false => Err(misfit(dy)),
-                }
-            }
-            _ => Err(misfit(u)),
-        }
+        let hint = "y and dy are (time, batch, 6 hidden), u (4 hidden, hidden), a cell (batch, hidden)";
+        sequence::infer_grad(Self::NAME, x, &PerUnit { kept: 6, gates: 4, states: 2 }, hint)
     }
 
     fn keep(&self) -> Keep {

@@ -1,6 +1,8 @@
 //! What the ops over a whole sequence have in common.
 
+use crate::error::OpError;
 use crate::functions::recurrent::gate;
+use crate::meta::{Meta, arity, require_float, require_same_dtype};
 use crate::tensor::Tensor;
 
 /// The time steps in the order of a walk.
@@ -40,4 +42,42 @@ pub(crate) fn joined(mut rows: Vec<Tensor>, reverse: bool, others: &[Tensor]) ->
     }
     let flat: Vec<Tensor> = rows.iter().chain(others).map(|x| x.flatten(0, -1)).collect();
     Tensor::concat(&flat, 0)
+}
+
+/// How many numbers of each hidden unit there are.
+pub(crate) struct PerUnit {
+    /// In a row of the result over time.
+    pub kept: usize,
+    /// In the weights of the state.
+    pub gates: usize,
+    /// First states and cells whose gradients stand at the end.
+    pub states: usize,
+}
+
+/// The meta of the gradients of a net with gates: y and dy: (time, batch, kept · hidden), u: (gates · hidden, hidden), a state:
+/// (batch, hidden) → ((time · 4 + states) · batch · hidden).
+pub(crate) fn infer_grad(
+    op: &'static str,
+    x: &[&Meta],
+    n: &PerUnit,
+    hint: &'static str,
+) -> Result<Meta, OpError> {
+    let [y, u, state, dy] = arity(op, x)?;
+    require_float(op, y)?;
+    [u, state, dy].iter().try_for_each(|other| require_same_dtype(op, y, other))?;
+    let misfit =
+        |other: &Meta| OpError::Shapes { op, left: y.shape.clone(), right: other.shape.clone(), hint };
+    match (&y.shape[..], &u.shape[..], &state.shape[..]) {
+        (&[steps, batch, kept], &[gates, hidden], &[batch2, hidden2])
+            if kept == n.kept * hidden
+                && gates == n.gates * hidden
+                && (batch, hidden) == (batch2, hidden2) =>
+        {
+            match dy.shape == y.shape {
+                true => Ok(y.with_shape([(steps * 4 + n.states) * batch * hidden])),
+                false => Err(misfit(dy)),
+            }
+        }
+        _ => Err(misfit(u)),
+    }
 }
