@@ -439,8 +439,8 @@ impl Work<'_> {
             if let Some(event) = self.node.wait(step, WorkerProcess::take_event) {
                 return Ok(Some(event));
             }
-            let problem = self.node.problem();
-            let wrong = self.node.lock().wrong(self.node.now(), problem);
+            let (silence, problem) = (self.node.silence(), self.node.problem());
+            let wrong = self.node.lock().wrong(self.node.now(), silence, problem);
             self.waits.look(&wrong)?;
             if self.end.load(Ordering::Relaxed) {
                 return Ok(None);

@@ -69,6 +69,10 @@ pub trait Machine: Send + 'static {
     fn troubled(&mut self, troubles: Vec<Trouble>) {
         let _ = troubles;
     }
+    /// With whom it has a connection, told before each tick.
+    fn connected(&mut self, to: BTreeSet<Peer>) {
+        let _ = to;
+    }
     /// Who it is.
     fn me(&self) -> Peer;
     /// Where a server listens, as far as it knows.
@@ -119,6 +123,7 @@ struct Shared<M> {
 struct Links {
     by_peer: BTreeMap<Peer, Link>,
     broken: Vec<(Peer, Instant)>,
+    heard: Time,                       // when the coordinator last said anything
     problem: Option<String>,           // why the coordinator was last not reached
     troubles: BTreeMap<Peer, Trouble>, // with servers
 }
@@ -317,7 +322,9 @@ impl<M: Machine> Node<M> {
             }
             Heard::ToMember { message, bytes } => {
                 count(bytes);
-                self.links().problem = None;
+                let mut links = self.links();
+                (links.heard, links.problem) = (self.now(), None);
+                drop(links);
                 if !self.0.pulse.hear(&message) {
                     self.step(|machine, now| (machine.handle(Peer::Coordinator, message.into(), now), ()));
                 }
@@ -351,6 +358,7 @@ impl<M: Machine> Node<M> {
                 machine.count(received, sent);
                 machine.sending(self.sending(), now);
                 machine.troubled(self.troubles(machine));
+                machine.connected(self.links().by_peer.keys().copied().collect());
                 let mut out = machine.tick(now);
                 due.into_iter().for_each(|peer| out.extend(machine.reconnected(peer, now)));
                 (out, ())
@@ -368,6 +376,11 @@ impl<M: Machine> Node<M> {
                 self.0.sent.fetch_add(n as u64, Ordering::Relaxed);
             }
         }
+    }
+
+    /// For how long the coordinator has said nothing.
+    pub fn silence(&self) -> Duration {
+        self.now().saturating_sub(self.links().heard)
     }
 
     /// To whom not everything has left yet.

@@ -1,7 +1,7 @@
 //! The processes of a cluster: coordinator, server, and a worker's session, each on sockets.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -84,6 +84,10 @@ impl Machine for CoordinatorProcess {
         }
         let out = self.coordinator.handle(from, message, now);
         self.once_stored(out)
+    }
+
+    fn connected(&mut self, to: BTreeSet<Peer>) {
+        self.silent.connected = to;
     }
 
     fn tick(&mut self, now: Time) -> Vec<Outgoing> {
@@ -189,11 +193,18 @@ impl CoordinatorProcess {
 }
 
 /// Servers that say nothing and that nobody can replace: whoever could be replaced has lost its place by then.
+///
+/// One whose connection has ended and whose port is closed has ended itself, and with it what it held: nothing is waited
+/// for then.
 struct Silent {
+    patience: Duration,
     bearable: Duration,
     give_up: Duration,
     heard: BTreeMap<Peer, Time>,
     told: BTreeSet<Peer>,
+    /// Whether the port of one that has no connection any more is closed, as soon as that is known.
+    closed: BTreeMap<Peer, Arc<AtomicBool>>,
+    connected: BTreeSet<Peer>,
     looked: Time,
 }
 
@@ -202,12 +213,15 @@ impl Silent {
         let patience = config.timing.patience();
         let bearable = TOLD.max(patience * 3 / 2);
         let give_up = config.give_up.max(2 * patience);
-        Self { bearable, give_up, heard: BTreeMap::new(), told: BTreeSet::new(), looked: Time::ZERO }
+        let (heard, told, closed) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        let connected = BTreeSet::new();
+        Self { patience, bearable, give_up, heard, told, closed, connected, looked: Time::ZERO }
     }
 
     fn hear(&mut self, from: Peer, now: Time) {
         self.heard.insert(from, now);
         self.told.remove(&from);
+        self.closed.remove(&from);
     }
 
     /// Tells of those that are silent for long, and finds those that were so for too long.
@@ -218,6 +232,7 @@ impl Silent {
         let known = |peer: &Peer| matches!(peer, Peer::Server(id) if view.servers.contains_key(id));
         self.heard.retain(|peer, _| known(peer));
         self.told.retain(known);
+        self.closed.retain(|peer, _| known(peer));
         let mut gone = Vec::new();
         for (id, member) in &view.servers {
             let peer = Peer::Server(*id);
@@ -232,13 +247,31 @@ impl Silent {
                     "coordinator: waits for {name}, which is silent and has shards that nobody else has; for {limit} s at most"
                 );
             }
-            if silence > self.give_up {
+            let has_ended = silence > self.patience && !self.connected.contains(&peer) && {
+                let closed = self.closed.entry(peer).or_insert_with(|| is_closed(&member.address));
+                closed.load(Ordering::Relaxed)
+            };
+            if has_ended {
+                eprintln!("coordinator: {name} has ended; its shards are lost");
+                gone.push(*id);
+            } else if silence > self.give_up {
                 eprintln!("coordinator: {name} was silent for {limit} s; its shards are lost");
                 gone.push(*id);
             }
         }
         gone
     }
+}
+
+/// Whether nobody listens at an address any more, once that is known. Asked beside the state machine, which must not wait.
+fn is_closed(address: &str) -> Arc<AtomicBool> {
+    let (closed, address) = (Arc::<AtomicBool>::default(), address.to_owned());
+    let answer = closed.clone();
+    std::thread::spawn(move || {
+        let refused = |e: std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
+        answer.store(TcpStream::connect(&address).is_err_and(refused), Ordering::Relaxed);
+    });
+    closed
 }
 
 impl Told {
@@ -299,7 +332,6 @@ pub struct ServerProcess {
     leaving: bool,
     storage: Option<Storage>,
     saver: Option<Saver>,
-    heard: Time, // when the coordinator last said anything
     troubles: Vec<(String, Trouble)>,
 }
 
@@ -311,8 +343,8 @@ impl ServerProcess {
         let plan = Arc::new(plan);
         let server = Self::life(&plan, config, storage.as_ref(), &address);
         let saver = storage.as_ref().map(|s| Saver::new(&config.name, s.save.clone()));
-        let (leaving, heard, troubles) = (false, Time::ZERO, Vec::new());
-        Self { server, plan, config: config.clone(), address, leaving, storage, saver, heard, troubles }
+        let (leaving, troubles) = (false, Vec::new());
+        Self { server, plan, config: config.clone(), address, leaving, storage, saver, troubles }
     }
 
     fn life(plan: &Arc<Plan>, config: &Config, storage: Option<&Storage>, address: &str) -> Server {
@@ -359,17 +391,13 @@ impl ServerProcess {
         others.into_iter().any(|(_, m)| m.confirmed && !m.leaving)
     }
 
-    fn wrong(&self, now: Time, problem: Option<String>) -> Wrong {
-        let (silence, troubles) = (now.saturating_sub(self.heard), self.troubles.clone());
-        Wrong { silence, problem, troubles, lacks: None }
+    fn wrong(&self, silence: Duration, problem: Option<String>) -> Wrong {
+        Wrong { silence, problem, troubles: self.troubles.clone(), lacks: None }
     }
 }
 
 impl Machine for ServerProcess {
     fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
-        if from == Peer::Coordinator {
-            self.heard = now;
-        }
         let out = self.server.handle(from, message, now);
         self.save();
         self.reborn();
@@ -425,8 +453,6 @@ pub struct WorkerProcess {
     config: Config,
     tables: Vec<Arc<Parts>>,
     events: VecDeque<Event>,
-    /// When the coordinator last said anything.
-    pub heard: Time,
     troubles: Vec<(String, Trouble)>,
     joined: Option<Time>, // when it was let in
     /// Time spent waiting for others.
@@ -442,7 +468,6 @@ impl WorkerProcess {
             config: config.clone(),
             tables,
             events: VecDeque::new(),
-            heard: Time::ZERO,
             troubles: Vec::new(),
             joined: None,
             waited: Duration::ZERO,
@@ -485,10 +510,9 @@ impl WorkerProcess {
     }
 
     /// What it waits for that is wrong.
-    pub(crate) fn wrong(&self, now: Time, problem: Option<String>) -> Wrong {
+    pub(crate) fn wrong(&self, now: Time, silence: Duration, problem: Option<String>) -> Wrong {
         let lacks = self.lacks().zip(self.joined.map(|at| now.saturating_sub(at)));
-        let (silence, troubles) = (now.saturating_sub(self.heard), self.troubles.clone());
-        Wrong { silence, problem, troubles, lacks }
+        Wrong { silence, problem, troubles: self.troubles.clone(), lacks }
     }
 
     /// Who has never come.
@@ -502,9 +526,6 @@ impl WorkerProcess {
 
 impl Machine for WorkerProcess {
     fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
-        if from == Peer::Coordinator {
-            self.heard = now;
-        }
         let (out, events) = self.session.handle(from, message, now);
         self.events.extend(events);
         self.joined = self.session.id().and(self.joined.or(Some(now)));
@@ -651,13 +672,13 @@ fn attend(
     let mut begun = false;
     while !end.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK);
-        let problem = node.problem();
+        let (silence, problem) = (node.silence(), node.problem());
         let server = node.lock();
         server.server().view().check(&config.size)?;
         if let Some(refusal) = server.server().unfit() {
             return Err(refusal.clone().into());
         }
-        let wrong = server.wrong(node.now(), problem);
+        let wrong = server.wrong(silence, problem);
         let working = !server.server().view().workers.is_empty();
         drop(server);
         waits.look(&wrong)?;
@@ -679,9 +700,9 @@ fn drain(node: &Node<ServerProcess>, end: &AtomicBool, waits: &mut Waits) -> Res
     });
     let began = Instant::now();
     while node.wait(LOOK, |server| server.over().then_some(())).is_none() && !end.load(Ordering::Relaxed) {
-        let problem = node.problem();
+        let (silence, problem) = (node.silence(), node.problem());
         let server = node.lock();
-        let (wrong, can) = (server.wrong(node.now(), problem), server.can_hand_over());
+        let (wrong, can) = (server.wrong(silence, problem), server.can_hand_over());
         drop(server);
         if wrong.silence > ALONE {
             let problem = wrong.problem.unwrap_or_else(|| "it does not answer".into());
