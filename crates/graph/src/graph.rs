@@ -117,6 +117,43 @@ impl Graph {
         }
     }
 
+    /// Numbers the operands anew: operand i becomes operand `order[i]`. False, and nothing done, if that is no order of them.
+    pub fn reorder_inputs(&mut self, order: &[usize]) -> bool {
+        let mut names = vec![None; self.inputs.len()];
+        for (&place, name) in order.iter().zip(&self.inputs) {
+            match names.get_mut(place) {
+                Some(free @ None) => *free = Some(name.clone()),
+                _ => return false,
+            }
+        }
+        if order.len() != names.len() {
+            return false;
+        }
+        self.inputs = names.into_iter().flatten().collect();
+        for node in &mut self.nodes {
+            if let Kind::Input(i) = &mut node.kind {
+                *i = order[*i];
+            }
+        }
+        true
+    }
+
+    /// Dtype and shape of each operand that has a node.
+    pub fn input_metas(&self) -> Vec<Option<&Meta>> {
+        let mut metas = vec![None; self.inputs.len()];
+        for node in self.nodes() {
+            if let Kind::Input(i) = node.kind {
+                metas[i] = Some(&node.meta);
+            }
+        }
+        metas
+    }
+
+    /// Dtype and shape of each result.
+    pub fn output_metas(&self) -> Vec<&Meta> {
+        self.outputs.iter().map(|(_, id)| &self.node(*id).meta).collect()
+    }
+
     /// Appends a constant.
     pub fn literal(&mut self, literal: Literal, like: &Node) -> NodeId {
         let meta = literal.meta().clone();

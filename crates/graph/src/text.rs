@@ -21,7 +21,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 use thalweg_core::{DType, Shape, with_dtype};
-use thalweg_tensor::ops::Op;
+use thalweg_tensor::ops::{Custom, Op};
 use thalweg_tensor::{Meta, Tensor};
 
 use crate::error::GraphError;
@@ -171,8 +171,22 @@ fn text_of<T: thalweg_core::Element>(v: T) -> String {
 impl std::str::FromStr for Graph {
     type Err = GraphError;
 
+    /// Without decisions and loops, which are ops of the runtime: that has a way to read them.
     fn from_str(text: &str) -> Result<Self, GraphError> {
-        let mut parser = Parser::default();
+        Self::parse_with(text, &|_| {
+            Err("an op of one's own cannot be read back; decisions and loops are read by `parse_graph`"
+                .to_owned())
+        })
+    }
+}
+
+/// Makes an op from what [`CustomOp::text`](thalweg_tensor::ops::CustomOp::text) says of it, or tells why not.
+pub type ReadCustom<'a> = dyn Fn(&str) -> Result<Custom, String> + 'a;
+
+impl Graph {
+    /// Reads a text with ops that are not in the list of ops.
+    pub fn parse_with(text: &str, custom: &ReadCustom<'_>) -> Result<Self, GraphError> {
+        let mut parser = Parser { graph: Graph::default(), names: HashMap::new(), custom };
         for (line, statement) in statements(text) {
             let wrong = |reason| GraphError::Text { line, reason, text: statement.to_owned() };
             parser.statement(statement).map_err(wrong)?;
@@ -182,13 +196,13 @@ impl std::str::FromStr for Graph {
     }
 }
 
-#[derive(Default)]
-struct Parser {
+struct Parser<'a> {
     graph: Graph,
     names: HashMap<String, NodeId>,
+    custom: &'a ReadCustom<'a>,
 }
 
-impl Parser {
+impl Parser<'_> {
     fn statement(&mut self, text: &str) -> Result<(), String> {
         let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
         match word {
@@ -287,11 +301,13 @@ impl Parser {
             true => rest.split_at(closing(rest).ok_or("a parenthesis is not closed")? + 1),
             false => ("()", rest),
         };
-        let op = Op::parse(name, attributes).ok_or_else(|| match name {
-            "custom" => "an op of one's own, a decision or a loop is code and cannot be read back".to_owned(),
-            _ => format!("there is no op {name}"),
-        })?;
-        let op = op.map_err(|e| format!("{name}: {e}"))?;
+        let op = match name {
+            "custom" => Op::Custom((self.custom)(attributes[1..attributes.len() - 1].trim())?),
+            _ => {
+                let op = Op::parse(name, attributes).ok_or_else(|| format!("there is no op {name}"))?;
+                op.map_err(|e| format!("{name}: {e}"))?
+            }
+        };
         let inputs: SmallVec<[NodeId; 4]> =
             operands.split_whitespace().map(|n| self.value(n)).collect::<Result<_, _>>()?;
         let metas: Vec<&Meta> = inputs.iter().map(|&i| &self.graph.node(i).meta).collect();
@@ -312,6 +328,13 @@ type Tail<'a> = (&'a str, Option<Meta>, u32, u32);
 /// Splits `… : f32[2, 3] @1 #2` off. Marks inside a quoted name are part of the name.
 fn split_tail(text: &str) -> Result<Tail<'_>, String> {
     let Some(open) = text.find('"') else { return split_plain_tail(text) };
+    // Attributes with quotes in them end where their parenthesis does, and operands follow.
+    if let Some(attributes) = text[..open].find('(') {
+        let end = attributes + closing(&text[attributes..]).ok_or("a parenthesis is not closed")? + 1;
+        let (operands, meta, region, group) = split_plain_tail(&text[end..])?;
+        let head = end + text[end..].find(operands).unwrap_or(0) + operands.len();
+        return Ok((text[..head].trim(), meta, region, group));
+    }
     let (_, tail) = take_name(&text[open..], &[])?;
     let (between, meta, region, group) = split_plain_tail(tail)?;
     let end = text.len() - tail.len();
@@ -386,11 +409,15 @@ fn label(text: &str, prefix: &str, position: usize) -> Result<String, String> {
     }
 }
 
-/// Where the parenthesis that opens the text is closed.
+/// Where the parenthesis that opens the text is closed. Those inside quotes do not count.
 fn closing(text: &str) -> Option<usize> {
-    let mut depth = 0usize;
+    let (mut depth, mut quote, mut escape) = (0usize, false, false);
     for (i, c) in text.char_indices() {
         match c {
+            _ if escape => escape = false,
+            '\\' if quote => escape = true,
+            '"' => quote = !quote,
+            _ if quote => {}
             '(' => depth += 1,
             ')' => {
                 depth -= 1;

@@ -23,7 +23,7 @@ mod session;
 mod tree;
 
 pub use autobatch::autobatch;
-pub use control::{cond, scan, while_loop};
+pub use control::{cond, parse_graph, scan, while_loop};
 pub use debug::{Debugger, Finding, Stepped};
 pub use error::RunError;
 pub use executor::Executor;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use thalweg_formats::safetensors;
-use thalweg_graph::{Graph, Kind};
-use thalweg_runtime::Session;
+use thalweg_graph::Kind;
+use thalweg_runtime::{Session, parse_graph};
 use thalweg_tensor::ops::Op;
 use thalweg_tensor::{Param, Tensor};
 
@@ -20,7 +20,7 @@ const GRAPH: &str = "thalweg.graph";
 const SIGNATURE: &str = "thalweg.signature";
 
 /// Writes the graph of a session with its weights. An older file stays as it was unless all of the new
-/// one is on disk. Ops of the user's own cannot be written.
+/// one is on disk. Decisions and loops are written with their bodies; ops of the user's own, which are code, cannot be written.
 ///
 /// ```
 /// use thalweg::{Session, Tensor, load_graph, save_graph};
@@ -41,9 +41,10 @@ pub fn save_graph(path: impl AsRef<Path>, session: &Session) -> Result<()> {
     let graph = session.graph();
     let refused = |reason: String| Error::GraphFile { path: path.display().to_string(), reason };
     for node in graph.nodes() {
-        if let Kind::Op(op @ Op::Custom(_)) = &node.kind {
-            let what = "ops of one's own, decisions and loops have no text form";
-            return Err(refused(format!("`{}` cannot be saved: {what}", op.label())));
+        if let Kind::Op(op @ Op::Custom(custom)) = &node.kind
+            && custom.text().is_none()
+        {
+            return Err(refused(format!("`{}` cannot be saved: it has no text form", op.label())));
         }
     }
     let mut tensors: BTreeMap<String, Tensor> = BTreeMap::new();
@@ -65,8 +66,8 @@ pub fn load_graph(path: impl AsRef<Path>) -> Result<Session> {
     let refused = |reason: String| Error::GraphFile { path: path.display().to_string(), reason };
     let file = safetensors::open(path)?;
     let missing = || refused(format!("there is no `{GRAPH}` in its metadata: it holds weights only"));
-    let graph: Graph =
-        file.metadata.get(GRAPH).ok_or_else(missing)?.parse().map_err(|e| refused(format!("{e}")))?;
+    let text = file.metadata.get(GRAPH).ok_or_else(missing)?;
+    let graph = parse_graph(text).map_err(|e| refused(format!("{e}")))?;
     let says = file.metadata.get(SIGNATURE).cloned().unwrap_or_default();
     if says != graph.signature() {
         return Err(refused(format!("the signature says {says}, the graph is {}", graph.signature())));

@@ -59,7 +59,7 @@ pub use thalweg_kernels::threads::{set_threads, threads};
 pub use thalweg_nn::*;
 pub use thalweg_runtime::{
     Debugger, Executor, Finding, Jit, JitOptions, Peak, Plan, Profile, RunError, STAGES, Session, StepInfo,
-    Stepped, Tree, autobatch, cond, jit, jit_with, probe, remat, scan, tree, while_loop,
+    Stepped, Tree, autobatch, cond, jit, jit_with, parse_graph, probe, remat, scan, tree, while_loop,
 };
 pub use thalweg_tensor::*;
 

@@ -56,6 +56,12 @@ pub trait CustomOp: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// What the op is, for graphs as text: whoever reads it must be able to make the op from it. `None` for an op that is code
+    /// and nothing else; a graph with it can be printed but not read back.
+    fn text(&self) -> Option<String> {
+        None
+    }
+
     /// The gradient of each operand given the gradient of the result, written with tensors, so that
     /// it can be differentiated again; `None` is zero. Without it the op has no gradient, and
     /// asking for one is an error that names the op.
@@ -67,7 +73,7 @@ pub trait CustomOp: Send + Sync + 'static {
 /// Applies a user's op. Panics at the caller's line when `infer` refuses the operands.
 #[track_caller]
 pub fn custom(op: impl CustomOp, inputs: &[&Tensor]) -> Tensor {
-    match apply(Op::Custom(Custom(Arc::new(op))), inputs) {
+    match apply(Op::Custom(Custom::new(op)), inputs) {
         Ok(y) => y,
         Err(error) => fail(error),
     }
@@ -80,6 +86,16 @@ pub struct Custom(Arc<dyn CustomOp>);
 impl Custom {
     pub(crate) fn name(&self) -> &'static str {
         "custom"
+    }
+
+    /// Shares an op.
+    pub fn new(op: impl CustomOp) -> Self {
+        Self(Arc::new(op))
+    }
+
+    /// See [`CustomOp::text`].
+    pub fn text(&self) -> Option<String> {
+        self.0.text()
     }
 
     pub(crate) fn label(&self) -> &str {

@@ -277,7 +277,7 @@ impl Op {
         fn text<P: Primitive>(op: &P) -> String {
             ron::to_string(op).expect("attributes are numbers, names and lists of them")
         }
-        delegate!(self, op => text(op), op => format!("({op:?})"))
+        delegate!(self, op => text(op), op => format!("({})", op.text().unwrap_or_else(|| format!("{op:?}"))))
     }
 
     /// Dtype and shape of the result. Attributes that come from a file may claim anything, so the shape is

@@ -6,6 +6,9 @@
 //! several tensors travel through the one result of the op end to end. Bodies are compiled with the options
 //! of the `jit` that traces them.
 
+mod packing;
+mod text;
+
 use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
 
@@ -19,6 +22,9 @@ use crate::executor::Executor;
 use crate::jit::JitOptions;
 use crate::plan::Plan;
 use crate::tree::Tree;
+use packing::Packing;
+
+pub use text::parse_graph;
 
 /// `then()` where `condition`, a single `bool`, is true, else `otherwise()`: only that one is run. Both
 /// give results of the same structure, dtypes and shapes.
@@ -192,81 +198,6 @@ impl Drop for BodyOptions {
     }
 }
 
-/// i64 numbers travel among floats as multiples of this, and what is left.
-const HALF: i64 = 1 << 32;
-
-/// Several tensors end to end in one vector.
-#[derive(Clone)]
-struct Packing {
-    parts: Vec<Meta>,
-    dtype: DType,
-}
-
-impl Packing {
-    /// Parts of one dtype keep it; a mixture travels as f64, which holds every number of every other dtype but
-    /// i64. Those travel in two halves.
-    fn new(parts: Vec<Meta>) -> Self {
-        let first = parts.first().map_or(DType::F32, |m| m.dtype);
-        let dtype = if parts.iter().all(|m| m.dtype == first) { first } else { DType::F64 };
-        Self { parts, dtype }
-    }
-
-    fn meta(&self) -> Meta {
-        Meta::new(self.dtype, [self.parts.iter().map(|m| self.width(m)).sum::<usize>()])
-    }
-
-    fn is_halved(&self, dtype: DType) -> bool {
-        dtype == DType::I64 && self.dtype != DType::I64
-    }
-
-    /// How many places a part takes.
-    fn width(&self, part: &Meta) -> usize {
-        if self.is_halved(part.dtype) { 2 * part.numel() } else { part.numel() }
-    }
-
-    fn pack(&self, tensors: &[Tensor]) -> Tensor {
-        let mut flat = Vec::new();
-        for t in tensors.iter().map(|t| t.reshape(t.numel())) {
-            if self.is_halved(t.dtype()) {
-                let (high, low) = (t.floor_divide(HALF), t.remainder(HALF));
-                flat.extend([high.to_dtype(self.dtype), low.to_dtype(self.dtype)]);
-            } else {
-                flat.push(t.to_dtype(self.dtype));
-            }
-        }
-        match flat.is_empty() {
-            true => Tensor::zeros([0], self.dtype),
-            false => Tensor::concat(&flat.iter().collect::<Vec<_>>(), 0),
-        }
-    }
-
-    fn unpack(&self, packed: &Tensor) -> Vec<Tensor> {
-        let mut at = 0;
-        let part = |m: &Meta| {
-            let (start, n) = (at, m.numel());
-            at += self.width(m);
-            let piece = |from: usize| packed.narrow(0, from, n).reshape(&m.shape).to_dtype(m.dtype);
-            match self.is_halved(m.dtype) {
-                true => piece(start) * HALF + piece(start + n),
-                false => piece(start),
-            }
-        };
-        self.parts.iter().map(part).collect()
-    }
-
-    /// Fills the result of an op.
-    fn write(&self, tensors: &[Tensor], y: &mut ViewMut<'_>) {
-        let packed = self.pack(tensors);
-        with_dtype!(self.dtype, T => {
-            let y = y.dense::<T>();
-            match packed.view().dense::<T>() {
-                Some(x) => y.copy_from_slice(x),
-                None => y.iter_mut().zip(packed.view().iter::<T>()).for_each(|(y, x)| *y = x),
-            }
-        });
-    }
-}
-
 /// A graph with an executor; calls from several threads take turns.
 struct Body {
     graph: Graph,
@@ -294,6 +225,11 @@ impl Body {
         }
     }
 
+    /// Dtypes and shapes of its operands.
+    fn operands(&self) -> Vec<Meta> {
+        self.graph.input_metas().into_iter().map(|m| m.expect("bodies keep their operands").clone()).collect()
+    }
+
     /// Work and traffic of one run.
     fn cost(&self) -> Cost {
         self.plan(|plan| plan.steps().fold(Cost::default(), |sum, step| plus(sum, step.cost)))
@@ -316,6 +252,18 @@ impl Body {
         let executor = self.executor.as_ref().ok()?;
         Some(f(executor.lock().unwrap_or_else(PoisonError::into_inner).plan()))
     }
+}
+
+fn require_operands(op: &str, got: &[&Meta], want: &[Meta]) -> Result<(), OpError> {
+    match (0..got.len().max(want.len())).find(|&i| got.get(i).copied() != want.get(i)) {
+        Some(i) => Err(misfit(op, i)),
+        None => Ok(()),
+    }
+}
+
+fn misfit(op: &str, operand: usize) -> OpError {
+    let reason = format!("operand {operand} is not what its bodies were traced with");
+    OpError::Custom { op: op.to_owned(), reason }
 }
 
 fn plus(a: Cost, b: Cost) -> Cost {
@@ -443,8 +391,18 @@ impl CustomOp for Choice {
         "cond"
     }
 
-    fn infer(&self, _inputs: &[&Meta]) -> Result<Meta, OpError> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, OpError> {
+        let [condition, operands @ ..] = inputs else { return Err(misfit("cond", 0)) };
+        if condition.dtype != DType::Bool || condition.numel() != 1 {
+            return Err(misfit("cond", 0));
+        }
+        let want: Vec<Meta> = self.bodies.iter().flat_map(Body::operands).collect();
+        require_operands("cond", operands, &want)?;
         Ok(self.packing.meta())
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(text::of_choice(self))
     }
 
     /// That of the branch with more work: which one runs is not known before.
@@ -514,14 +472,13 @@ impl Loop {
         };
         let kinds: Vec<Meta> =
             turn.graph.outputs.iter().map(|(_, id)| turn.graph.node(*id).meta.clone()).collect();
-        let (next, stacked) = kinds.split_at(state.len().min(kinds.len()));
+        let next = &kinds[..state.len().min(kinds.len())];
         assert!(
             next == metas(state),
             "a loop's body must keep the state's dtypes and shapes: {:?} became {next:?}",
             metas(state)
         );
-        let stacked = stacked.iter().map(|m| Meta::new(m.dtype, m.shape.inserted(0, n_steps)));
-        let packing = Packing::new(next.iter().cloned().chain(stacked).collect());
+        let packing = Loop::packing(&turn.graph, state.len(), n_steps);
         let (own, tests) = (found(&turn), test.as_ref().map(found).unwrap_or_default());
         let inputs: Vec<&Tensor> = state.iter().chain(sequences).chain(&own).chain(&tests).collect();
         let op = Loop {
@@ -534,6 +491,30 @@ impl Loop {
             packing: packing.clone(),
         };
         packing.unpack(&custom(op, &inputs))
+    }
+
+    /// Dtypes and shapes of the operands: a sequence has a slice for each turn.
+    fn operands(&self) -> Vec<Meta> {
+        let mut operands = self.body.operands();
+        for slice in operands.iter_mut().skip(self.n_state).take(self.n_sequences) {
+            slice.shape = slice.shape.inserted(0, self.n_steps);
+        }
+        operands.extend(self.test.iter().flat_map(|test| test.operands().split_off(self.n_state)));
+        operands
+    }
+
+    /// How the gradients of state, sequences and what was found are packed.
+    fn packing_of_gradient(&self) -> Packing {
+        let mut operands = self.operands();
+        operands.truncate(self.n_state + self.n_sequences + self.n_found);
+        Packing::new(float_parts(operands))
+    }
+
+    /// How the result is packed: the state, then what is stacked.
+    fn packing(body: &Graph, n_state: usize, n_steps: usize) -> Packing {
+        let mut parts: Vec<Meta> = body.output_metas().into_iter().cloned().collect();
+        parts.iter_mut().skip(n_state).for_each(|m| m.shape = m.shape.inserted(0, n_steps));
+        Packing::new(parts)
     }
 
     /// The operands by their roles.
@@ -576,8 +557,13 @@ impl CustomOp for Loop {
         if self.test.is_some() { "while_loop" } else { "scan" }
     }
 
-    fn infer(&self, _inputs: &[&Meta]) -> Result<Meta, OpError> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, OpError> {
+        require_operands(self.name(), inputs, &self.operands())?;
         Ok(self.packing.meta())
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(text::of_loop(self))
     }
 
     /// That of all turns of a scan; of one turn where values decide how many there are.
@@ -627,8 +613,6 @@ impl CustomOp for Loop {
             pull_back(&self.body.graph, operands, dy)
         })
         .close();
-        let float = |list: &[Tensor]| float_parts(metas(list));
-        let differentiable = [float(state), float(sequences), float(found)].concat();
         let op = LoopGrad {
             forward: Loop {
                 body: Body::new(self.body.graph.clone()),
@@ -637,7 +621,7 @@ impl CustomOp for Loop {
                 ..*self
             },
             back: Body::new(back.graph),
-            packing: Packing::new(differentiable),
+            packing: self.packing_of_gradient(),
         };
         let inputs: Vec<&Tensor> = x.iter().chain([dy]).collect();
         let grads = op.packing.clone().unpack(&custom(op, &inputs));
@@ -658,8 +642,14 @@ impl CustomOp for LoopGrad {
         "loop_grad"
     }
 
-    fn infer(&self, _inputs: &[&Meta]) -> Result<Meta, OpError> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, OpError> {
+        let want = [self.forward.operands(), vec![self.forward.packing.meta()]].concat();
+        require_operands("loop_grad", inputs, &want)?;
         Ok(self.packing.meta())
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(text::of_loop_grad(self))
     }
 
     /// That of the loop, and of as many turns back.
