@@ -160,9 +160,12 @@ impl Sizes {
     }
 }
 
-/// Whether a mask, if there is one, spreads over the scores.
+/// Whether a mask, if there is one, spreads over the scores of queries and keys that fit each other.
 pub(crate) fn check_mask(op: &'static str, q: &Meta, k: &Meta, mask: &[&Meta]) -> Result<(), OpError> {
-    let Some(mask) = mask.first() else { return Ok(()) };
+    let [mask] = match mask {
+        [] => return Ok(()),
+        mask => arity(op, mask)?,
+    };
     if mask.dtype != DType::Bool {
         require_same_dtype(op, q, mask)?;
     }

@@ -38,8 +38,8 @@ impl Primitive for AttentionGrad {
     fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
         let (x, mask) = x.split_at(x.len().min(4));
         let [q, k, v, dy] = arity(Self::NAME, x)?;
-        check_mask(Self::NAME, q, k, mask)?;
         let Sizes { out, .. } = Sizes::of(Self::NAME, q, k, v)?;
+        check_mask(Self::NAME, q, k, mask)?;
         require_same_dtype(Self::NAME, q, dy)?;
         if dy.shape != q.shape.with(q.shape.rank() - 1, out) {
             let hint = "the gradient has the shape of the result: (…, queries, width of the values)";
