@@ -21,7 +21,7 @@ fn ip(arguments: &str) -> Result<(), String> {
 /// Two namespaces, `west` and `east`, and the processes in them.
 struct Network {
     name: String,
-    children: Vec<(&'static str, Child)>,
+    children: Vec<(&'static str, Child, Errors)>,
 }
 
 const COORDINATOR: &str = "10.77.0.1:7700";
@@ -98,7 +98,7 @@ impl Network {
         std::thread::spawn(move || {
             BufReader::new(out).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
         });
-        self.children.push((name, child));
+        self.children.push((name, child, errors.clone()));
         (lines, errors)
     }
 
@@ -110,7 +110,7 @@ impl Network {
     }
 
     fn status(&mut self, name: &str) -> Option<ExitStatus> {
-        let child = self.children.iter_mut().find(|(n, _)| *n == name).map(|(_, child)| child).unwrap();
+        let child = self.children.iter_mut().find(|(n, ..)| *n == name).map(|(_, child, _)| child).unwrap();
         child.try_wait().unwrap()
     }
 
@@ -123,9 +123,12 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        for (_, child) in &mut self.children {
+        for (name, child, errors) in &mut self.children {
             let _ = child.kill();
-            let _ = child.wait();
+            let ended = child.wait();
+            if std::thread::panicking() {
+                println!("{name} ended with {ended:?}:\n{}", errors.text());
+            }
         }
         let _ = ["west", "east"].map(|side| ip(&format!("netns delete {}", self.side(side))));
     }
