@@ -116,7 +116,7 @@ fn format() -> Result<()> {
 }
 
 /// Examples that are programs of tests and benchmarks, which run them with arguments.
-const TOOLS: [&str; 3] = ["counting", "delays", "samples", "throughput"];
+const TOOLS: [&str; 4] = ["counting", "delays", "samples", "throughput"];
 
 /// Every example runs, and prints the output that its first lines promise.
 fn examples() -> Result<()> {
