@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     servers: u32,
     /// Consistency: bsp, ssp:STALENESS, async or backup:SLOTS; for nets also local:STEPS (local SGD) and
-    /// easgd:SHARE[:STEPS] (elastic averaging).
+    /// easgd:SHARE or easgd:SHARE:STEPS (elastic averaging).
     #[arg(long, default_value = "bsp")]
     sync: String,
     /// Make what workers push smaller: bf16, int8 or topk:ONE_IN, such as topk:100 or topk:0.01. What is left out comes
