@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::bf16_pack::{pack_columns, pack_rows};
 use super::blocked::{PARALLEL_MIN, run};
 use super::scratch::{self, Use};
 use super::{BatchMut, BatchRef, MatRef, SendPtr, batched};
@@ -135,7 +136,7 @@ unsafe fn gemm<T: Tiles>(
 }
 
 /// What of the block exists.
-fn part(block: usize, end: usize) -> Range<usize> {
+pub(super) fn part(block: usize, end: usize) -> Range<usize> {
     block * BLOCK..end.min((block + 1) * BLOCK)
 }
 
@@ -148,92 +149,6 @@ unsafe fn round(sums: &[f32], rows: Range<usize>, cols: Range<usize>, c: SendPtr
         // SAFETY: passed on to the caller.
         let to = unsafe { std::slice::from_raw_parts_mut(c.get().add(row * ldc + cols.start), cols.len()) };
         cast(&sums[..cols.len()], to);
-    }
-}
-
-/// Packs a block of rows: for each step of k two tiles, each of 16 rows of 32 numbers.
-///
-/// # Safety
-/// `to` has room for the steps of all of k.
-unsafe fn pack_rows(a: MatRef<bf16>, block: usize, to: *mut bf16) {
-    let (k, rows) = (a.cols(), part(block, a.rows()));
-    for step in 0..k.div_ceil(DEPTH) {
-        let ps = step * DEPTH..k.min((step + 1) * DEPTH);
-        // SAFETY: the two tiles of the step.
-        let to = unsafe { std::slice::from_raw_parts_mut(to.add(step * 2 * TILE), 2 * TILE) };
-        if rows.len() < BLOCK || ps.len() < DEPTH {
-            to.fill(bf16::ZERO);
-        }
-        if a.col_stride() == 1 {
-            for (row, to) in rows.clone().zip(to.chunks_exact_mut(DEPTH)) {
-                to[..ps.len()].copy_from_slice(&a.row(row)[ps.clone()]);
-            }
-        } else if a.row_stride() == 1 {
-            let columns = a.t();
-            for (p, i) in ps.zip(0..) {
-                let column = &columns.row(p)[rows.clone()];
-                column.iter().enumerate().for_each(|(row, &x)| to[row * DEPTH + i] = x);
-            }
-        } else {
-            for (row, to) in rows.clone().zip(to.chunks_exact_mut(DEPTH)) {
-                to.iter_mut().zip(ps.clone()).for_each(|(to, p)| *to = a.at(row, p));
-            }
-        }
-    }
-}
-
-/// Packs a block of columns: for each step of k two tiles, each of 16 rows of 16 pairs of numbers that follow each other in
-/// a column.
-///
-/// # Safety
-/// As for [`pack_rows`].
-unsafe fn pack_columns(b: MatRef<bf16>, block: usize, to: *mut bf16) {
-    if b.col_stride() != 1 {
-        // SAFETY: passed on to the caller.
-        unsafe {
-            pack_rows(b.t(), block, to);
-            return transpose_pairs(to, b.rows().div_ceil(DEPTH) * 2);
-        }
-    }
-    let (k, cols) = (b.rows(), part(block, b.cols()));
-    for step in 0..k.div_ceil(DEPTH) {
-        // SAFETY: the two tiles of the step.
-        let to = unsafe { std::slice::from_raw_parts_mut(to.add(step * 2 * TILE), 2 * TILE) };
-        if cols.len() < BLOCK || k < (step + 1) * DEPTH {
-            to.fill(bf16::ZERO);
-        }
-        for pair in 0..SIDE.min((k - step * DEPTH).div_ceil(2)) {
-            let p = step * DEPTH + 2 * pair;
-            let upper = &b.row(p)[cols.clone()];
-            let lower = if p + 1 < k { &b.row(p + 1)[cols.clone()] } else { &[] };
-            for (half, upper) in upper.chunks(SIDE).enumerate() {
-                let lower = lower.get(half * SIDE..).unwrap_or(&[]);
-                let to = &mut to[half * TILE + pair * DEPTH..][..DEPTH];
-                for (to, &x) in to.chunks_exact_mut(2).zip(upper) {
-                    to[0] = x;
-                }
-                for (to, &x) in to.chunks_exact_mut(2).zip(lower) {
-                    to[1] = x;
-                }
-            }
-        }
-    }
-}
-
-/// Transposes tiles of 16 rows of 16 pairs.
-///
-/// # Safety
-/// `to` has so many tiles.
-unsafe fn transpose_pairs(to: *mut bf16, n_tiles: usize) {
-    for tile in 0..n_tiles {
-        // SAFETY: one of the tiles.
-        let pairs: &mut [[bf16; 2]] =
-            unsafe { std::slice::from_raw_parts_mut(to.add(tile * TILE).cast(), SIDE * SIDE) };
-        for i in 0..SIDE {
-            for j in 0..i {
-                pairs.swap(i * SIDE + j, j * SIDE + i);
-            }
-        }
     }
 }
 

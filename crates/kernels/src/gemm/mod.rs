@@ -11,6 +11,11 @@ mod amx;
     allow(dead_code, reason = "tested everywhere, used where there are tiles")
 )]
 mod bf16;
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_os = "linux")),
+    allow(dead_code, reason = "tested everywhere, used where there are tiles")
+)]
+mod bf16_pack;
 mod blocked;
 #[cfg(target_arch = "x86_64")]
 mod dots;

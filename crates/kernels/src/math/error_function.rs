@@ -107,8 +107,8 @@ pub fn gelu_tanh<V: F32s>(x: V) -> V {
     let (m, scale) = exp_parts(-v);
     let m = m.mul_add(-v_low, m);
     let d = m.mul_add(scale, c(1.0));
-    let positive = x / d;
-    nan_at_minus_infinity(x, positive.or_where(x.lt(c(0.0)), -a * m / d * scale))
+    let r = c(1.0) / d;
+    nan_at_minus_infinity(x, (x * r).or_where(x.lt(c(0.0)), -a * m * r * scale))
 }
 
 /// 2 √(2/π) and 0.044715 times it, each in two parts.

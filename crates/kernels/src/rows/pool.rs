@@ -217,19 +217,16 @@ struct PairsBackward<'a> {
 impl Body for PairsBackward<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<V: F32s>(self, _: V) {
+    fn run<V: F32s>(self, v: V) {
         let (width, n) = (self.width, self.out[1]);
         let (inside, outside) = self.dx.split_at_mut(2 * self.out[0] * width);
         outside.fill(0.0);
         let rows = self.x.chunks_exact(2 * width).zip(inside.chunks_exact_mut(2 * width));
         for ((x, dx), dy) in rows.zip(self.dy.chunks_exact(n)) {
             let ((top, bottom), (d_top, d_bottom)) = (x.split_at(width), dx.split_at_mut(width));
-            in_blocks(n, |j, size| match size {
-                32 => pairs_backward::<32>(top, bottom, dy, d_top, d_bottom, j),
-                8 => pairs_backward::<8>(top, bottom, dy, d_top, d_bottom, j),
-                4 => pairs_backward::<4>(top, bottom, dy, d_top, d_bottom, j),
-                _ => pairs_backward::<1>(top, bottom, dy, d_top, d_bottom, j),
-            });
+            for j in (0..n).step_by((V::LANES / 2).max(1)) {
+                pairs_backward(v, [top, bottom], dy, [&mut *d_top, &mut *d_bottom], j);
+            }
             d_top[2 * n..].fill(0.0);
             d_bottom[2 * n..].fill(0.0);
         }
@@ -258,31 +255,65 @@ fn pairs<const N: usize>(top: &[f32], bottom: &[f32], y: &mut [f32], j: usize) {
     }
 }
 
-/// The gradient of the `N` windows from window `j` on. No branch, since which of four is largest cannot be foreseen.
+/// NaN in the even lanes of any vector.
+static EVEN: [f32; 16] = {
+    let mut lanes = [0.0; 16];
+    let mut lane = 0;
+    while lane < 16 {
+        lanes[lane] = f32::NAN;
+        lane += 2;
+    }
+    lanes
+};
+
+/// The gradient of a vector of windows from window `j` on, as many as there are. No branch but for NaN, since which of four
+/// is largest cannot be foreseen; neighbours are compared by swapping them, since taking the columns apart costs more.
 #[inline(always)]
-fn pairs_backward<const N: usize>(
-    top: &[f32],
-    bottom: &[f32],
+fn pairs_backward<V: F32s>(
+    v: V,
+    [top, bottom]: [&[f32]; 2],
     dy: &[f32],
-    d_top: &mut [f32],
-    d_bottom: &mut [f32],
+    [d_top, d_bottom]: [&mut [f32]; 2],
     j: usize,
 ) {
-    let (top, bottom, dy) = (&top[2 * j..2 * (j + N)], &bottom[2 * j..2 * (j + N)], &dy[j..j + N]);
-    let (d_top, d_bottom) = (&mut d_top[2 * j..2 * (j + N)], &mut d_bottom[2 * j..2 * (j + N)]);
-    for i in 0..N {
-        let [a, b, c, d] = [top[2 * i], top[2 * i + 1], bottom[2 * i], bottom[2 * i + 1]];
-        // In the order of the window; the first of equals, the last NaN.
-        let b_later = (b > a) | b.is_nan();
-        let best = if b_later { b } else { a };
-        let c_later = (c > best) | c.is_nan();
-        let best = if c_later { c } else { best };
-        let d_later = (d > best) | d.is_nan();
-        d_top[2 * i] = if b_later | c_later | d_later { 0.0 } else { dy[i] };
-        d_top[2 * i + 1] = if b_later & !(c_later | d_later) { dy[i] } else { 0.0 };
-        d_bottom[2 * i] = if c_later & !d_later { dy[i] } else { 0.0 };
-        d_bottom[2 * i + 1] = if d_later { dy[i] } else { 0.0 };
+    let n = (V::LANES / 2).min(dy.len() - j);
+    let (top, bottom, dy) = (&top[2 * j..], &bottom[2 * j..], &dy[j..]);
+    let (d_top, d_bottom) = (&mut d_top[2 * j..], &mut d_bottom[2 * j..]);
+    // SAFETY: each slice has the n windows, and `EVEN` as many lanes as any vector.
+    unsafe {
+        let (t, b) = (V::load_n(top.as_ptr(), 2 * n, 0.0), V::load_n(bottom.as_ptr(), 2 * n, 0.0));
+        if V::LANES == 1 || V::any(t.is_nan()) || V::any(b.is_nan()) {
+            return (0..n.max(1)).for_each(|i| pair_backward(top, bottom, dy[i], d_top, d_bottom, i));
+        }
+        let (t_other, b_other) = (t.swap_neighbours(), b.swap_neighbours());
+        let largest = t.max(t_other).max(b.max(b_other));
+        // What stands before a lane in its row of the window: nothing before an even one.
+        let even = V::load(EVEN.as_ptr());
+        let (t_before, b_before) = (t_other + even, b_other + even);
+        let (dy, zero) = (V::load_n(dy.as_ptr(), n, 0.0).double_first_half(), v.splat(0.0));
+        let in_top = t.eq(largest);
+        let d_t = zero.or_where(in_top, dy).or_where(t_before.eq(largest), zero);
+        let d_b = zero.or_where(b.eq(largest), dy).or_where(b_before.eq(largest), zero);
+        let d_b = d_b.or_where(in_top, zero).or_where(t_other.eq(largest), zero);
+        d_t.store_n(d_top.as_mut_ptr(), 2 * n);
+        d_b.store_n(d_bottom.as_mut_ptr(), 2 * n);
     }
+}
+
+/// The gradient of window `i`.
+#[inline(always)]
+fn pair_backward(top: &[f32], bottom: &[f32], dy: f32, d_top: &mut [f32], d_bottom: &mut [f32], i: usize) {
+    let [a, b, c, d] = [top[2 * i], top[2 * i + 1], bottom[2 * i], bottom[2 * i + 1]];
+    // In the order of the window; the first of equals, the last NaN.
+    let b_later = (b > a) | b.is_nan();
+    let best = if b_later { b } else { a };
+    let c_later = (c > best) | c.is_nan();
+    let best = if c_later { c } else { best };
+    let d_later = (d > best) | d.is_nan();
+    d_top[2 * i] = if b_later | c_later | d_later { 0.0 } else { dy };
+    d_top[2 * i + 1] = if b_later & !(c_later | d_later) { dy } else { 0.0 };
+    d_bottom[2 * i] = if c_later & !d_later { dy } else { 0.0 };
+    d_bottom[2 * i + 1] = if d_later { dy } else { 0.0 };
 }
 
 #[cfg(test)]
@@ -357,6 +388,28 @@ mod tests {
                 1e-6,
             );
         }
+    }
+
+    #[test]
+    fn gradients_of_equals_and_of_nan_go_to_one_place() {
+        // Few different values, so that windows have equals in every position, and NaN in some.
+        let size = [6, 46];
+        let x: Vec<f32> = values(6 * 46, 3)
+            .iter()
+            .map(|x| match (x * 8.0) as i32 {
+                7 => f32::NAN,
+                i => (i / 3) as f32,
+            })
+            .collect();
+        let w = Window { kernel: [2, 2], stride: [2, 2], padding: [0, 0], dilation: [1, 1] };
+        let dy: Vec<f32> = (1..=3 * 23).map(|i| i as f32).collect();
+        let mut want = vec![0.0; x.len()];
+        for (o, dy) in dy.iter().enumerate() {
+            want[super::arg_max(&x, size, w, [o / 23, o % 23]).0.expect("a window without padding")] = *dy;
+        }
+        let mut dx = vec![9.0; x.len()];
+        max_pool2d_backward(&x, size, w, &dy, &mut dx);
+        assert_eq!(dx, want);
     }
 
     #[test]

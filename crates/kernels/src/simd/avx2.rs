@@ -178,6 +178,15 @@ impl F32s for Lanes8 {
         one!(x86::_mm256_movemask_ps(m)) != 0
     }
     #[inline(always)]
+    fn swap_neighbours(self) -> Self {
+        Lanes8(one!(x86::_mm256_permute_ps::<0b10_11_00_01>(self.0)))
+    }
+    #[inline(always)]
+    fn double_first_half(self) -> Self {
+        let twice = one!(x86::_mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+        Lanes8(one!(x86::_mm256_permutevar8x32_ps(self.0, twice)))
+    }
+    #[inline(always)]
     fn to_bits(self) -> Lanes8I {
         Lanes8I(one!(x86::_mm256_castps_si256(self.0)))
     }

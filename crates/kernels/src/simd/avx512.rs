@@ -169,6 +169,15 @@ impl F32s for Lanes16 {
         m != 0
     }
     #[inline(always)]
+    fn swap_neighbours(self) -> Self {
+        Lanes16(one!(x86::_mm512_permute_ps::<0b10_11_00_01>(self.0)))
+    }
+    #[inline(always)]
+    fn double_first_half(self) -> Self {
+        let twice = one!(x86::_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7));
+        Lanes16(one!(x86::_mm512_permutexvar_ps(twice, self.0)))
+    }
+    #[inline(always)]
     fn to_bits(self) -> Lanes16I {
         Lanes16I(one!(x86::_mm512_castps_si512(self.0)))
     }

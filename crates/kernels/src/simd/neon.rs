@@ -188,6 +188,14 @@ impl F32s for Lanes4 {
         one!(arm::vmaxvq_u32(m)) != 0
     }
     #[inline(always)]
+    fn swap_neighbours(self) -> Self {
+        Lanes4(one!(arm::vrev64q_f32(self.0)))
+    }
+    #[inline(always)]
+    fn double_first_half(self) -> Self {
+        Lanes4(one!(arm::vzip1q_f32(self.0, self.0)))
+    }
+    #[inline(always)]
     fn to_bits(self) -> Lanes4I {
         Lanes4I(one!(arm::vreinterpretq_s32_f32(self.0)))
     }

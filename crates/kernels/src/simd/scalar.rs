@@ -163,6 +163,14 @@ impl F32s for Lane {
         m
     }
     #[inline(always)]
+    fn swap_neighbours(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn double_first_half(self) -> Self {
+        self
+    }
+    #[inline(always)]
     fn to_bits(self) -> LaneI {
         LaneI(self.0.to_bits().cast_signed())
     }

@@ -95,6 +95,10 @@ pub trait F32s:
     fn or_where(self, m: Self::M, a: Self) -> Self;
     /// Whether the mask holds in any lane.
     fn any(m: Self::M) -> bool;
+    /// Each even lane and the odd one behind it change places. A lone lane stays.
+    fn swap_neighbours(self) -> Self;
+    /// Each lane of the first half twice, side by side. A lone lane stays.
+    fn double_first_half(self) -> Self;
     /// The bits of each lane.
     fn to_bits(self) -> Self::I;
     /// The f32 with those bits.
