@@ -15,8 +15,19 @@ impl Graph {
         params: &[Tensor],
         captured: &[Tensor],
     ) -> Result<Vec<Tensor>, OpError> {
+        self.values_each(inputs, params, captured, |_, _| ())
+    }
+
+    /// [`Graph::values`]; `each` sees every value as soon as it is there.
+    pub fn values_each(
+        &self,
+        inputs: &[Tensor],
+        params: &[Tensor],
+        captured: &[Tensor],
+        mut each: impl FnMut(NodeId, &Tensor),
+    ) -> Result<Vec<Tensor>, OpError> {
         let mut values: Vec<Tensor> = Vec::with_capacity(self.nodes().len());
-        for node in self.nodes() {
+        for (id, node) in self.ids().zip(self.nodes()) {
             let value = match &node.kind {
                 Kind::Input(i) => inputs[*i].clone(),
                 Kind::Param(i) => params[*i].clone(),
@@ -27,6 +38,7 @@ impl Graph {
                     apply(op.clone(), &operands)?
                 }
             };
+            each(id, &value);
             values.push(value);
         }
         Ok(values)

@@ -180,6 +180,11 @@ impl Graph {
         self.outputs.iter().map(|&(_, id)| id).chain(self.writes.iter().map(|&(_, id)| id))
     }
 
+    /// The nodes whose op does something besides, in the order in which that is to happen.
+    pub fn effects(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.ids().filter(|&id| self.op(id).is_some_and(Op::has_effect))
+    }
+
     /// How many nodes read each node; a result or a write counts as one.
     pub fn n_uses(&self) -> Vec<u32> {
         let mut uses = vec![0; self.nodes.len()];

@@ -29,7 +29,7 @@ impl Graph {
 
     /// The part of the graph that gives these nodes under these names, with the new values of
     /// parameters if `writes`. It has only the operands that it needs, in their order; parameters and
-    /// captured tensors keep their positions.
+    /// captured tensors keep their positions. An op with an effect belongs to it if all that it reads does.
     pub fn part(&self, outputs: &[(String, NodeId)], writes: bool) -> Graph {
         let mut whole = self.clone();
         whole.outputs = outputs.to_vec();
@@ -41,6 +41,11 @@ impl Graph {
         for id in self.ids().rev() {
             if needed[id.index()] {
                 self.node(id).inputs.iter().for_each(|i| needed[i.index()] = true);
+            }
+        }
+        for id in self.effects() {
+            if self.node(id).inputs.iter().all(|i| needed[i.index()]) {
+                needed[id.index()] = true;
             }
         }
         let mut inputs = Vec::new();

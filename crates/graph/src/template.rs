@@ -1,117 +1,136 @@
-//! A function of any batch size, from traces at three sizes.
+//! What passes make of a function at any batch size, from what they made of it at three.
 //!
 //! Sizes and attributes of a traced graph are numbers; which of them follow the batch cannot be read off one
 //! trace. Three traces tell: a number that lies on a straight line through all of them follows the
-//! batch, and a function whose traces differ in any other way is refused. The verifier infers every
-//! shape again, so that a wrong guess cannot pass.
+//! batch, and a function whose traces differ in any other way is refused. The function is traced at every new
+//! size too, and what it did there must lie on the lines: only the passes are spared. A constant in every place, such as 1 / n,
+//! may be any function of the size, since the new trace says what it is. The verifier infers every
+//! shape again, so that a wrong number cannot pass.
+
+use std::ops::RangeInclusive;
 
 use thalweg_core::Shape;
+use thalweg_tensor::Meta;
 use thalweg_tensor::ops::Op;
-use thalweg_tensor::{Meta, Tensor};
 
-use crate::graph::{Graph, Kind, Node};
+use crate::graph::{Graph, Kind, Node, NodeId};
 use crate::literal::{Literal, first};
-use crate::traced::Traced;
+use crate::passes::dce;
 use crate::verify::verify;
 
-/// A traced function of any batch size.
+/// The optimised graph of a function at any batch size.
 ///
 /// ```
 /// use thalweg_core::DType;
-/// use thalweg_graph::{Template, Traced};
+/// use thalweg_graph::{Graph, Template, Traced, passes};
 /// use thalweg_tensor::Meta;
-/// let mean = |n: usize| Traced::record(&[Meta::new(DType::F32, [n, 4])], |x| vec![x[0].mean(0)]);
-/// let template = Template::new([(3, mean(3)), (7, mean(7)), (14, mean(14))])?;
-/// assert_eq!(template.at(32)?.graph.to_string(), mean(32).graph.to_string());
+/// let mean = |n: usize| Traced::record(&[Meta::new(DType::F32, [n, 4])], |x| vec![x[0].mean(0)]).graph;
+/// let optimised = |graph: &Graph| passes::optimise(graph, |_| true);
+/// let template = Template::new([3, 7, 14].map(|n| (n, mean(n), optimised(&mean(n)))))?;
+/// let graph = template.at(9, &mean(9))?.expect("between the smallest and the largest size");
+/// assert_eq!(graph.to_string(), optimised(&mean(9)).to_string());
 /// # Ok::<(), String>(())
 /// ```
 pub struct Template {
-    sizes: [usize; 3],
-    traces: [Traced; 3],
+    /// The function as recorded.
+    recorded: Lines,
+    /// What passes made of it.
+    optimised: Lines,
+    /// For each node of the optimised graph that is a constant of the batch size: the recorded constants that it may be.
+    constants: Vec<(NodeId, Vec<NodeId>)>,
+    /// The sizes between which passes are known to do the same.
+    between: RangeInclusive<usize>,
 }
 
 impl Template {
-    /// The function of which these are traces, each with its batch size. The error says which node does not
-    /// follow the batch in a straight line.
-    pub fn new(traces: [(usize, Traced); 3]) -> Result<Template, String> {
-        let sizes = traces.each_ref().map(|(n, _)| *n);
-        let template = Template { sizes, traces: traces.map(|(_, traced)| traced) };
-        let [a, b, c] = &template.traces;
-        for other in [b, c] {
-            let same = a.graph.nodes().len() == other.graph.nodes().len()
-                && a.graph.outputs == other.graph.outputs
-                && a.graph.writes == other.graph.writes;
-            if !same {
-                return Err("the function takes other steps at another batch size".to_owned());
-            }
-            let params = a.params.iter().map(|p| p.id()).eq(other.params.iter().map(|p| p.id()));
-            let captured = a.captured.len() == other.captured.len()
-                && a.captured
-                    .iter()
-                    .zip(&other.captured)
-                    .all(|(x, y)| x.shares_memory_with(y) && x.layout() == y.layout());
-            if !params || !captured {
-                return Err("the function uses other tensors at another batch size".to_owned());
-            }
-        }
-        // The line goes through the first two; the third must lie on it.
-        template.agrees(sizes[2], &c.graph)?;
-        Ok(template)
-    }
-
-    /// The same for graphs that passes have changed, from what they changed. A constant that depends on the size must
-    /// be one that the function itself has: what a pass computed from it need not lie on the same curve at every size.
-    pub fn optimised(traces: [(usize, &Traced, Graph); 3]) -> Result<Template, String> {
-        let changing = |graphs: [&Graph; 3]| -> Vec<[Literal; 3]> {
-            let n = graphs.map(|g| g.nodes().len()).into_iter().min().unwrap_or(0);
-            let of = |g: &Graph, i: usize| match &g.nodes()[i].kind {
-                Kind::Literal(literal) => {
-                    Some(Literal::new(first(literal.uniform().map(|_| literal.tensor())?)))
-                }
-                _ => None,
-            };
-            let each = (0..n).filter_map(|i| Some([of(graphs[0], i)?, of(graphs[1], i)?, of(graphs[2], i)?]));
-            each.filter(|[a, b, c]| a != b || b != c).collect()
-        };
-        let known = changing(traces.each_ref().map(|(_, traced, _)| &traced.graph));
-        if changing(traces.each_ref().map(|(_, _, graph)| graph)).iter().any(|three| !known.contains(three)) {
+    /// The function of which these are traces, each with its batch size and with what passes made of it. The error says
+    /// which node does not follow the batch.
+    pub fn new(traces: [(usize, Graph, Graph); 3]) -> Result<Template, String> {
+        let sizes = traces.each_ref().map(|(n, ..)| *n);
+        let live = traces.each_ref().map(|(_, recorded, _)| dce(recorded));
+        let [(_, a, x), (_, b, y), (_, c, z)] = traces;
+        let known = changing([&a, &b, &c]);
+        let found = changing([&x, &y, &z]);
+        // A constant that a pass computed from the size need not be on any curve that is known here.
+        let computed = found.iter().any(|(_, value)| !known.iter().any(|(_, k)| k == value));
+        let used =
+            changing(live.each_ref()).into_iter().all(|(_, value)| found.iter().any(|(_, f)| *f == value));
+        let of = |value: &[Literal; 3]| known.iter().filter(|(_, k)| k == value).map(|(id, _)| *id).collect();
+        let constants = found.iter().map(|(id, value)| (*id, of(value))).collect();
+        let ends = [sizes[0], sizes[1]];
+        let (recorded, optimised) = (Lines { ends, graphs: [a, b] }, Lines { ends, graphs: [x, y] });
+        // The lines go through the first two; the third must lie on them.
+        recorded.at(sizes[2])?.agrees(&c)?;
+        if computed || !used {
             return Err("a pass computed a constant from the batch size".to_owned());
         }
-        Template::new(traces.map(|(n, traced, graph)| (n, Traced { graph, ..traced.clone() })))
+        optimised.at(sizes[2])?.agrees(&z).map_err(|why| format!("passes: {why}"))?;
+        let [low, high] =
+            [sizes.into_iter().min(), sizes.into_iter().max()].map(|n| n.expect("three of them"));
+        Ok(Template { recorded, optimised, constants, between: low..=high })
     }
 
-    /// Whether a graph of this batch size is the one that [`Template::at`] gives; the error names the first node that is not.
-    pub fn agrees(&self, size: usize, graph: &Graph) -> Result<(), String> {
-        let guess = self.guess(size)?;
-        if guess.nodes().len() != graph.nodes().len()
-            || guess.outputs != graph.outputs
-            || guess.writes != graph.writes
-        {
-            return Err("the function takes other steps at another batch size".to_owned());
+    /// The optimised graph of this batch size, of which the recorded one is given: `None` where passes might do something
+    /// else. The error says what the function itself does not do as at the other sizes.
+    pub fn at(&self, size: usize, recorded: &Graph) -> Result<Option<Graph>, String> {
+        self.recorded.at(size)?.agrees(recorded)?;
+        if !self.between.contains(&size) {
+            return Ok(None);
         }
-        match guess.ids().find(|&id| !alike(guess.node(id), graph.node(id))) {
-            Some(id) => Err(unfollowed(graph.node(id))),
-            None => Ok(()),
+        let graph = self.predicted(size, recorded);
+        Ok(graph.filter(|graph| verify(graph).is_ok()))
+    }
+
+    /// Notes what passes made of a size beyond the ends.
+    pub fn note(&mut self, size: usize, recorded: &Graph, optimised: &Graph) {
+        if self.recorded.at(size).and_then(|guess| guess.agrees(recorded)).is_err() {
+            return;
+        }
+        let predicted = self.predicted(size, recorded);
+        let same = |graph: Graph| {
+            graph.nodes().len() == optimised.nodes().len()
+                && graph.outputs == optimised.outputs
+                && graph.writes == optimised.writes
+                && graph.nodes().iter().zip(optimised.nodes()).all(|(a, b)| alike(a, b) && a.kind == b.kind)
+        };
+        if predicted.is_some_and(same) {
+            let (low, high) = (*self.between.start(), *self.between.end());
+            self.between = size.min(low)..=size.max(high);
         }
     }
 
-    /// The function at this batch size.
-    pub fn at(&self, size: usize) -> Result<Traced, String> {
-        let graph = self.guess(size)?;
-        verify(&graph).map_err(|e| format!("at batch size {size}: {e}"))?;
-        Ok(Traced { graph, ..self.traces[0].clone() })
-    }
-
-    fn guess(&self, size: usize) -> Result<Graph, String> {
-        let [a, b, _] = &self.traces;
-        let line = Line { from: self.sizes[0], to: self.sizes[1], at: size };
-        let mut graph = a.graph.like();
-        for (x, y) in a.graph.nodes().iter().zip(b.graph.nodes()) {
-            graph.push(line.node(x, y).ok_or_else(|| unfollowed(y))?);
+    fn predicted(&self, size: usize, recorded: &Graph) -> Option<Graph> {
+        let mut graph = self.optimised.at(size).ok()?.0;
+        for (id, candidates) in &self.constants {
+            let mut values = candidates.iter().map(|&id| number(recorded.node(id)));
+            let value = values.next()??;
+            // Two constants that were equal at three sizes may differ at this one.
+            if values.any(|other| other.as_ref() != Some(&value)) {
+                return None;
+            }
+            let node = &mut graph.nodes_mut()[id.index()];
+            node.kind = Kind::Literal(Literal::new(value.tensor().broadcast_to(node.meta.shape.clone())));
         }
-        graph.outputs.clone_from(&a.graph.outputs);
-        graph.writes.clone_from(&a.graph.writes);
-        Ok(graph)
+        Some(graph)
+    }
+}
+
+/// The constants that are one number in every place, another one at each of three sizes.
+fn changing(graphs: [&Graph; 3]) -> Vec<(NodeId, [Literal; 3])> {
+    let n = graphs.map(|g| g.nodes().len()).into_iter().min().unwrap_or(0);
+    let each = (0..n).filter_map(|i| {
+        let id = NodeId(i as u32);
+        let [a, b, c] = graphs.map(|g| number(g.node(id)));
+        Some((id, [a?, b?, c?]))
+    });
+    each.filter(|(_, [a, b, c])| a != b || b != c).collect()
+}
+
+/// The number that a constant is in every place.
+fn number(node: &Node) -> Option<Literal> {
+    match &node.kind {
+        Kind::Literal(literal) if literal.uniform().is_some() => Some(Literal::new(first(literal.tensor()))),
+        _ => None,
     }
 }
 
@@ -121,13 +140,63 @@ fn unfollowed(node: &Node) -> String {
     format!("{name}{at} does not follow the batch size in a straight line")
 }
 
-/// Whether two nodes of different traces are the same, lines apart.
+/// Whether two nodes stand at the same place of their graphs and have results of the same kind.
 fn alike(a: &Node, b: &Node) -> bool {
-    let same_place = a.inputs == b.inputs && a.region == b.region && a.group == b.group;
-    same_place && a.kind == b.kind && a.meta == b.meta
+    a.inputs == b.inputs && a.region == b.region && a.group == b.group && a.meta == b.meta
 }
 
-/// What two batch sizes say about a third.
+/// A graph at two batch sizes.
+struct Lines {
+    ends: [usize; 2],
+    graphs: [Graph; 2],
+}
+
+/// What two sizes say about a third. Numbers that are constants of the size are those of the first.
+struct Guess<'a>(Graph, &'a Lines);
+
+impl Lines {
+    fn at(&self, size: usize) -> Result<Guess<'_>, String> {
+        let [a, b] = &self.graphs;
+        if a.nodes().len() != b.nodes().len() || a.outputs != b.outputs || a.writes != b.writes {
+            return Err("the function takes other steps at another batch size".to_owned());
+        }
+        let line = Line { from: self.ends[0], to: self.ends[1], at: size };
+        let mut graph = a.like();
+        for (x, y) in a.nodes().iter().zip(b.nodes()) {
+            graph.push(line.node(x, y).ok_or_else(|| unfollowed(y))?);
+        }
+        graph.outputs.clone_from(&a.outputs);
+        graph.writes.clone_from(&a.writes);
+        Ok(Guess(graph, self))
+    }
+}
+
+impl Guess<'_> {
+    /// Whether it is this graph, but for constants of the size; the error names the first node that is not.
+    fn agrees(&self, graph: &Graph) -> Result<(), String> {
+        let Guess(guess, lines) = self;
+        if guess.nodes().len() != graph.nodes().len()
+            || guess.outputs != graph.outputs
+            || guess.writes != graph.writes
+        {
+            return Err("the function takes other steps at another batch size".to_owned());
+        }
+        let differs = |&id: &NodeId| {
+            let (want, got) = (guess.node(id), graph.node(id));
+            let is_constant_of_size = || {
+                let [a, b] = lines.graphs.each_ref().map(|g| number(g.node(id)));
+                a.is_some() && b.is_some() && a != b && number(got).is_some()
+            };
+            !alike(want, got) || (want.kind != got.kind && !is_constant_of_size())
+        };
+        match guess.ids().find(differs) {
+            Some(id) => Err(unfollowed(graph.node(id))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Two batch sizes, and a third.
 struct Line {
     from: usize,
     to: usize,
@@ -143,8 +212,11 @@ impl Line {
         let meta = Meta { dtype: a.meta.dtype, shape: self.shape(&a.meta.shape, &b.meta.shape)? };
         let kind = match (&a.kind, &b.kind) {
             (Kind::Op(x), Kind::Op(y)) => Kind::Op(self.op(x, y)?),
-            (Kind::Literal(x), Kind::Literal(y)) => Kind::Literal(self.literal(x, y, &meta)?),
             (x, y) if x == y => x.clone(),
+            (Kind::Literal(_), Kind::Literal(_)) => {
+                let (x, _) = (number(a)?, number(b)?);
+                Kind::Literal(Literal::new(x.tensor().broadcast_to(meta.shape.clone())))
+            }
             _ => return None,
         };
         Some(Node { kind, meta, ..a.clone() })
@@ -182,22 +254,6 @@ impl Line {
         }
         Op::parse(a.name(), &text)?.ok()
     }
-
-    /// The same constant, or the same number everywhere, or a number that shares in the batch, such as 1 / n.
-    fn literal(&self, a: &Literal, b: &Literal, meta: &Meta) -> Option<Literal> {
-        if a == b {
-            return Some(a.clone());
-        }
-        let (x, y) = (a.uniform()?, b.uniform()?);
-        if x.to_bits() == y.to_bits() {
-            let number = first(a.tensor());
-            return Some(Literal::new(number.broadcast_to(meta.shape.clone())));
-        }
-        let share = |n: usize| Tensor::full([], x * self.from as f64 / n as f64, meta.dtype);
-        (first(b.tensor()).to_dtype(thalweg_core::DType::F64).item::<f64>()
-            == share(self.to).to_dtype(thalweg_core::DType::F64).item::<f64>())
-        .then(|| Literal::new(share(self.at).broadcast_to(meta.shape.clone())))
-    }
 }
 
 /// Runs of digits, and what is between them. A number with a point is a word that is no integer.
@@ -223,11 +279,18 @@ mod tests {
     use thalweg_tensor::{Meta, Param, Rng, Tensor};
 
     use super::Template;
+    use crate::graph::Graph;
+    use crate::passes;
     use crate::traced::Traced;
 
-    fn template(f: impl Fn(&Tensor) -> Tensor) -> (Result<Template, String>, impl Fn(usize) -> Traced) {
-        let trace = move |n: usize| Traced::record(&[Meta::new(DType::F32, [n, 6])], |x| vec![f(&x[0])]);
-        (Template::new([(2, trace(2)), (5, trace(5)), (11, trace(11))]), trace)
+    fn optimised(graph: &Graph) -> Graph {
+        passes::optimise(graph, |_| true)
+    }
+
+    fn template(f: impl Fn(&Tensor) -> Tensor) -> (Result<Template, String>, impl Fn(usize) -> Graph) {
+        let trace =
+            move |n: usize| Traced::record(&[Meta::new(DType::F32, [n, 6])], |x| vec![f(&x[0])]).graph;
+        (Template::new([2, 11, 5].map(|n| (n, trace(n), optimised(&trace(n))))), trace)
     }
 
     #[test]
@@ -236,17 +299,23 @@ mod tests {
         let w = Param::new("w", rng.normal([6, 3], 0.0, 1.0));
         let bias = Param::new("b", rng.normal([3], 0.0, 1.0));
         let (template, trace) = template(|x| {
-            let y = (x.matmul(&w.get()) + bias.get()).tanh();
+            let y = (x.matmul(&w.get()) + bias.get()).tanh() + Tensor::zeros([x.size(0), 3], DType::F32);
             let loss = y.log_softmax(-1).reshape([-1]).square().mean(());
-            let g = loss.grad(&[&w, &bias]);
+            let n = x.size(0) as f64;
+            let g = (loss * (n / (n - 1.0))).grad(&[&w, &bias]);
             w.set(w.get() - &g[0] * 0.1);
             bias.set(bias.get() - &g[1] * 0.1);
-            loss
+            y.sum(())
         });
-        let template = template.unwrap();
-        for n in [3, 4, 64, 1000] {
-            assert_eq!(template.at(n).unwrap().graph.to_string(), trace(n).graph.to_string(), "batch {n}");
+        let mut template = template.unwrap();
+        for n in [3, 4, 9] {
+            let got = template.at(n, &trace(n)).unwrap().unwrap();
+            assert_eq!(got.to_string(), optimised(&trace(n)).to_string(), "batch {n}");
         }
+        assert!(template.at(64, &trace(64)).unwrap().is_none(), "passes might do something else");
+        template.note(64, &trace(64), &optimised(&trace(64)));
+        let got = template.at(40, &trace(40)).unwrap().unwrap();
+        assert_eq!(got.to_string(), optimised(&trace(40)).to_string());
     }
 
     #[test]
@@ -258,5 +327,26 @@ mod tests {
         assert!(template(halves).0.is_err());
         let branches = |x: &Tensor| if x.size(0) > 6 { x.exp().sum(()) } else { x.sum(()) };
         assert!(template(branches).0.err().unwrap().contains("other steps"));
+    }
+
+    #[test]
+    fn a_size_at_which_the_function_does_something_else_is_noticed() {
+        let (template, trace) = template(|x| if x.size(0) == 8 { x.exp() } else { x.sin() });
+        let template = template.unwrap();
+        assert!(template.at(7, &trace(7)).unwrap().is_some());
+        assert!(template.at(8, &trace(8)).is_err());
+    }
+
+    #[test]
+    fn constants_that_are_equal_at_three_sizes_only_are_not_mixed_up() {
+        let (template, trace) = template(|x| {
+            // Not 2, of which a pass makes something else.
+            let n = x.size(0) as f64 + 0.3;
+            let other = if x.size(0) == 8 { 80.0 } else { n };
+            (x.sin() * n).exp() + (x.cos() * Tensor::full([1], other, DType::F32)).exp()
+        });
+        let template = template.unwrap();
+        assert!(template.at(7, &trace(7)).unwrap().is_some());
+        assert!(template.at(8, &trace(8)).unwrap().is_none());
     }
 }

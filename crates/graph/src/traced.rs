@@ -16,6 +16,8 @@ pub struct Traced {
     pub params: Vec<Param>,
     /// The captured tensors, by position.
     pub captured: Vec<Tensor>,
+    /// The parameters in which `backward` left gradients: those are the last results.
+    pub grads: Vec<Param>,
     /// The switches that it looked at, and how they stood.
     pub switches: Vec<(Switch, bool)>,
 }
@@ -48,13 +50,6 @@ impl Traced {
         Self::of(trace::record(inputs, f), inputs.len())
     }
 
-    /// [`Traced::record`] for kinds of operands that the function may not be meant for: the words of what refused
-    /// them, instead of a panic.
-    #[track_caller]
-    pub fn try_record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Result<Traced, String> {
-        Ok(Self::of(trace::try_record(inputs, f)?, inputs.len()))
-    }
-
     fn of(recording: Recording, n_inputs: usize) -> Traced {
         let mut graph = Graph::default();
         graph.inputs = (0..n_inputs).map(|i| format!("x{i}")).collect();
@@ -68,8 +63,10 @@ impl Traced {
                     params.push(param);
                     Kind::Param(params.len() - 1)
                 }
-                // A number in every place is better known than looked up.
-                Source::Captured(t) if !t.is_traced() && is_uniform(&t) => Kind::Literal(Literal::new(t)),
+                // A number in every place is better known than looked up, unless gradients flow there.
+                Source::Captured(t) if !t.is_traced() && !t.is_tracked() && is_uniform(&t) => {
+                    Kind::Literal(Literal::new(t))
+                }
                 Source::Captured(t) => {
                     captured.push(t);
                     Kind::Captured(captured.len() - 1)
@@ -85,10 +82,13 @@ impl Traced {
         graph.n_captured = captured.len();
         graph.outputs =
             recording.outputs.iter().enumerate().map(|(i, &id)| (format!("y{i}"), NodeId(id))).collect();
+        let left = recording.grads.iter().map(|(p, id)| (format!("{}.grad", p.name()), NodeId(*id)));
+        graph.outputs.extend(left);
+        let grads = recording.grads.into_iter().map(|(param, _)| param).collect();
         let written = recording.params.iter().enumerate().filter_map(|(i, p)| Some((i, NodeId(p.write?))));
         graph.writes = written.collect();
         debug_assert!(recording.params.iter().zip(&params).all(|(u, p)| u.param.name() == p.name()));
-        Traced { graph, params, captured, switches: recording.switches }
+        Traced { graph, params, captured, grads, switches: recording.switches }
     }
 
     /// The same function with everything it found around it as further operands: first the captured

@@ -1,13 +1,8 @@
 //! Mixed precision: weights in single precision, products in a narrower one.
 
-use std::cell::Cell;
-
 use thalweg_core::DType;
 use thalweg_tensor::Tensor;
-
-thread_local! {
-    static COMPUTE: Cell<Option<DType>> = const { Cell::new(None) };
-}
+use thalweg_tensor::ambient::{Ambient, computing_in};
 
 /// Runs `f` with the products of dense layers (those of attention among them), convolutions and recurrent
 /// layers in a narrower dtype, usually bf16. Parameters stay as they are and so do their gradients; norms, softmax
@@ -24,21 +19,14 @@ thread_local! {
 /// assert_eq!(y.sum(()).to_dtype(DType::F32).grad(&[&layer.weight])[0].dtype(), DType::F32);
 /// ```
 pub fn autocast<R>(dtype: DType, f: impl FnOnce() -> R) -> R {
-    struct Restore(Option<DType>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            COMPUTE.set(self.0);
-        }
-    }
     assert!(dtype.is_float(), "autocast: {dtype} is no float");
-    let _restore = Restore(COMPUTE.replace(Some(dtype)));
-    f()
+    computing_in(dtype, f)
 }
 
 /// An operand of a product, in the dtype of products.
 #[track_caller]
 pub(crate) fn narrow(x: &Tensor) -> Tensor {
-    match COMPUTE.get() {
+    match Ambient::now().compute {
         Some(dtype) if x.dtype().is_float() => x.to_dtype(dtype),
         _ => x.clone(),
     }
@@ -47,7 +35,7 @@ pub(crate) fn narrow(x: &Tensor) -> Tensor {
 /// An operand of a sum over many numbers, in at least single precision.
 #[track_caller]
 pub(crate) fn wide(x: &Tensor) -> Tensor {
-    match (COMPUTE.get(), x.dtype()) {
+    match (Ambient::now().compute, x.dtype()) {
         (Some(_), DType::F16 | DType::BF16) => x.to_dtype(DType::F32),
         _ => x.clone(),
     }

@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::Location;
 
 use thalweg_core::Shape;
-use thalweg_tensor::{Meter, Tensor};
+use thalweg_tensor::{CallerLine, Meter, Tensor};
 
 use crate::module::{Identity, Module, Part, Visitor};
 
@@ -177,16 +178,21 @@ thread_local! {
 
 /// The run of one layer, for [`summarize`]; costs one look at a thread's variable when none is made. A
 /// guard and not a closure, so that an error inside still names the caller's line.
-pub(crate) struct Frame(Option<Meter>);
+pub(crate) struct Frame {
+    meter: Option<Meter>,
+    _line: CallerLine,
+}
 
 impl Frame {
+    #[track_caller]
     pub fn open() -> Self {
-        Self(WATCHED.with(|w| w.borrow().is_some()).then(Meter::start))
+        let meter = WATCHED.with(|w| w.borrow().is_some()).then(Meter::start);
+        Self { meter, _line: caller_line(Location::caller()) }
     }
 
     /// Ends the run of `module` and hands its output on.
     pub fn close<M: Module>(self, module: &M, output: Tensor) -> Tensor {
-        if let Some(meter) = self.0 {
+        if let Some(meter) = self.meter {
             let flops = meter.stop().flops;
             WATCHED.with(|w| {
                 if let Some(seen) = w.borrow_mut().as_mut() {
@@ -198,6 +204,11 @@ impl Frame {
         }
         output
     }
+}
+
+/// What this library applies while the guard lives belongs to a line of its user.
+pub(crate) fn caller_line(at: &'static Location<'static>) -> CallerLine {
+    CallerLine::set(at, file!().trim_end_matches("summary.rs"))
 }
 
 #[cfg(test)]

@@ -219,3 +219,19 @@ fn a_compiled_function_follows_modes_and_freezing() {
     assert_ne!(after[1], weights()[1]);
     assert!(run.explain().starts_with("compiled 3 times"), "{}", run.explain());
 }
+
+#[test]
+fn autocast_around_a_call_is_part_of_what_is_compiled() {
+    let layer = Linear::new(2, 2, &mut Rng::seed(0));
+    let mut f = jit(|x: Tensor| layer.forward(&x));
+    let x = Tensor::from([[1.0f32, 2.0]]);
+    let dtypes: Vec<DType> = [false, true, false, true]
+        .into_iter()
+        .map(|narrow| match narrow {
+            true => autocast(DType::BF16, || f.call(x.clone())).unwrap().dtype(),
+            false => f.call(x.clone()).unwrap().dtype(),
+        })
+        .collect();
+    assert_eq!(dtypes, [DType::F32, DType::BF16, DType::F32, DType::BF16]);
+    assert!(f.explain().starts_with("compiled 2 times"), "{}", f.explain());
+}

@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use thalweg_tensor::ops::Op;
+
 use crate::plan::{Home, Plan, Step};
 
 /// Nanoseconds: steps below are not worth a task, steps above split themselves.
@@ -21,7 +23,10 @@ pub(crate) const SMALL: usize = 16 << 10;
 /// Cuts the steps into batches. A step further on is brought forward if it touches nothing of what it
 /// passes.
 pub(crate) fn batches(plan: &mut Plan) -> Vec<Range<usize>> {
-    let mut time: Vec<f64> = plan.steps.iter().map(|s| estimate(plan, s)).collect();
+    // What has an effect runs on the thread that called, at its place: as something that is not worth a task.
+    let has_effect = |s: &Step| s.nodes.iter().any(|&id| plan.graph.op(id).is_some_and(Op::has_effect));
+    let time = plan.steps.iter().map(|s| if has_effect(s) { 0.0 } else { estimate(plan, s) });
+    let mut time: Vec<f64> = time.collect();
     let mut batches = Vec::new();
     let mut start = 0;
     while start < plan.steps.len() {

@@ -1,24 +1,27 @@
 //! Looking into a compiled function: step by step, value by value, against eager execution.
 
 use std::fmt;
+use std::sync::Arc;
 
 use thalweg_core::{DType, View};
 use thalweg_graph::{Graph, Kind, NodeId};
-use thalweg_tensor::{OpError, Tensor, apply};
+use thalweg_tensor::{OpError, Param, Tensor, apply};
 
 use crate::error::RunError;
 use crate::executor::Executor;
-use crate::jit::JitOptions;
+use crate::look::{self, Look, Written};
 use crate::plan::StepInfo;
 use crate::probe;
 
-/// A run that goes one step at a time. Parameters have their new values only where steps have written
-/// them; when the debugger is dropped, all of them get back what they had before.
+/// A run that goes one step at a time, on parameters of its own: those of the function can be read and set meanwhile, and
+/// are not changed by it.
 pub struct Debugger<'a> {
     executor: &'a mut Executor,
-    /// The function as it was traced, and what was made of it.
-    written: (&'a Graph, &'a JitOptions),
+    /// The function as it was traced.
+    written: Arc<Written>,
     inputs: Vec<Tensor>,
+    /// The parameters of the function; the executor has copies of them meanwhile.
+    params: Vec<Param>,
     before: Vec<Tensor>,
     next: usize,
     /// Whether everything that a run holds was let go: its memory may be looked at no more.
@@ -48,6 +51,13 @@ pub struct Finding {
     pub what: String,
 }
 
+impl Finding {
+    pub(crate) fn because(mut self, why: &str) -> Self {
+        self.what = format!("{}; {why}", self.what);
+        self
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "step {}: {}\n      {}", self.step, self.what, self.info)
@@ -57,14 +67,29 @@ impl fmt::Display for Finding {
 impl<'a> Debugger<'a> {
     pub(crate) fn new(
         executor: &'a mut Executor,
-        written: (&'a Graph, &'a JitOptions),
+        written: Arc<Written>,
         inputs: Vec<Tensor>,
     ) -> Result<Self, RunError> {
         let before: Vec<Tensor> = executor.params().iter().map(|p| p.get().stop_gradient()).collect();
-        let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
-        executor.begin(&views)?;
+        let copy = |(param, value): (&Param, &Tensor)| Param::state(param.name(), value.clone());
+        let copies = executor.params().iter().zip(&before).map(copy).collect();
+        let params = executor.exchange_params(copies);
+        let this = Self { executor, written, inputs, params, before, next: 0, is_over: false };
+        let views: Vec<View<'_>> = this.inputs.iter().map(Tensor::view).collect();
+        this.executor.begin(&views)?;
         drop(views);
-        Ok(Self { executor, written, inputs, before, next: 0, is_over: false })
+        Ok(this)
+    }
+
+    /// What the function itself gives outside of any trace: `f`'s results, then the new values of parameters. The
+    /// parameters get back what they had.
+    pub(crate) fn eagerly(&self, f: impl FnOnce() -> Vec<Tensor>) -> Vec<Tensor> {
+        Param::restoring(&self.params, || {
+            let mut values = probe::quietly(f);
+            let writes = &self.executor.plan().graph().writes;
+            values.extend(writes.iter().map(|&(p, _)| self.params[p].get().stop_gradient()));
+            values
+        })
     }
 
     /// Runs the next step. `None` after the last.
@@ -73,7 +98,7 @@ impl<'a> Debugger<'a> {
         if index == self.executor.plan().n_steps() {
             return Ok(None);
         }
-        self.executor.step(index)?;
+        look::compiled(|| self.executor.step(index))?;
         self.next += 1;
         let (info, nodes) = (self.executor.plan().step_info(index), self.executor.plan().result_nodes(index));
         Ok(Some(Stepped { index, info, nodes, values: self.executor.written_by(index) }))
@@ -100,21 +125,34 @@ impl<'a> Debugger<'a> {
         })
     }
 
-    /// Runs on until the first value that is infinite or not a number. Of a fused group, the op that gave it
-    /// first is named with its line.
+    /// Runs on until the first value that is infinite or not a number, be it fused away or inside a branch or loop; its op
+    /// is named with its line.
     pub fn run_until_non_finite(&mut self) -> Result<Option<Finding>, RunError> {
-        let found = self.run_until(|s| s.values.iter().find_map(not_finite))?;
-        let Some(mut found) = found else { return Ok(None) };
-        let members = self.executor.plan().members(found.step);
-        let values = self.compute(&members)?;
-        let first = members.iter().zip(&values).find_map(|(&id, value)| Some((id, not_finite(value)?)));
-        if let Some((id, what)) = first {
-            let node = self.executor.plan().graph().node(id);
-            let op = self.executor.plan().graph().op(id).map_or("a leaf", |op| op.label());
-            let at = node.at.map_or_else(String::new, |at| format!(" at {at}"));
-            found.what = format!("{op}{at}: {what}");
+        while self.next < self.executor.plan().n_steps() {
+            // Before the step runs, its operands are still there.
+            let inside = self.not_finite_in(self.next)?;
+            let Some(stepped) = self.step()? else { break };
+            if let Some(what) = inside.or_else(|| stepped.values.iter().find_map(not_finite)) {
+                return Ok(Some(Finding { step: stepped.index, info: stepped.info, what }));
+            }
         }
-        Ok(Some(found))
+        Ok(None)
+    }
+
+    /// The first value among those that a step computes, stored or not, that is not finite.
+    fn not_finite_in(&self, step: usize) -> Result<Option<String>, RunError> {
+        let graph = self.executor.plan().graph();
+        let members = self.executor.plan().members(step);
+        let mut first = None;
+        self.compute_with(&members, |id, op| {
+            let (value, inside) = look::looking(Look::NotFinite, op);
+            let inside = inside.map(|what| format!("{what}; this is inside {}", look::named(graph, id)));
+            if let (Ok(value), true, true) = (&value, first.is_none(), members.contains(&id)) {
+                first = inside.or_else(|| look::not_finite_at(graph, id, value));
+            }
+            value
+        })?;
+        Ok(first)
     }
 
     /// The value of any node of the planned graph, fused away or not: taken from memory where it is still there,
@@ -160,6 +198,15 @@ impl<'a> Debugger<'a> {
 
     /// The values of some nodes, and of as few others as it takes.
     fn compute(&self, wanted: &[NodeId]) -> Result<Vec<Tensor>, RunError> {
+        self.compute_with(wanted, |_, op| look::looking(Look::Values, op).0)
+    }
+
+    /// [`Debugger::compute`]; `run` runs each op that it takes.
+    fn compute_with(
+        &self,
+        wanted: &[NodeId],
+        mut run: impl FnMut(NodeId, &dyn Fn() -> Result<Tensor, OpError>) -> Result<Tensor, OpError>,
+    ) -> Result<Vec<Tensor>, RunError> {
         let graph = self.executor.plan().graph();
         let written =
             if self.is_over { Default::default() } else { self.executor.plan().written_until(self.next) };
@@ -185,7 +232,7 @@ impl<'a> Debugger<'a> {
                     Kind::Param(i) => self.before[*i].clone(),
                     Kind::Captured(i) => self.executor.captured()[*i].clone(),
                     Kind::Literal(literal) => literal.tensor().clone(),
-                    Kind::Op(op) => probe::quietly(|| apply(op.clone(), &operands())).map_err(of_op)?,
+                    Kind::Op(op) => run(id, &|| apply(op.clone(), &operands())).map_err(of_op)?,
                 });
             }
         }
@@ -195,57 +242,89 @@ impl<'a> Debugger<'a> {
 
     /// The value of every node of a graph with the operands and parameters of this run, op by op.
     fn eager(&self, graph: &Graph) -> Result<Vec<Tensor>, RunError> {
-        let values = probe::quietly(|| graph.values(&self.inputs, &self.before, self.executor.captured()));
-        values.map_err(of_op)
+        let values = || graph.values(&self.inputs, &self.before, self.executor.captured());
+        look::looking(Look::Values, values).0.map_err(of_op)
     }
 
     /// Runs all steps and compares each value with the op-by-op one: the first step that differs by
-    /// more than `rtol` of the largest magnitude. Then compares results and new values of parameters with those of the
-    /// function as it was written: where they differ, a pass is wrong, and it is named.
+    /// more than `rtol` of the largest magnitude. Of a branch or loop, it is told which step or pass inside is wrong. Then
+    /// compares results and new values of parameters with those of the function as it was written: where they differ, a
+    /// pass is wrong, and it is named. Probes do not print.
     pub fn verify(&mut self, rtol: f64) -> Result<Option<Finding>, RunError> {
+        probe::quietly(|| self.verify_steps(rtol))
+    }
+
+    fn verify_steps(&mut self, rtol: f64) -> Result<Option<Finding>, RunError> {
         let eager = self.eager(self.executor.plan().graph())?;
+        let mut wrong = None;
         let found = self.run_until(|s| {
-            s.nodes
-                .iter()
-                .zip(&s.values)
-                .find_map(|(node, got)| differs(&eager[node.index()], got, rtol, "eager"))
+            let differs = |(node, got): (&NodeId, &Tensor)| {
+                let what = differs(&eager[node.index()], got, rtol, "eager")?;
+                wrong = Some(*node);
+                Some(what)
+            };
+            s.nodes.iter().zip(&s.values).find_map(differs)
         })?;
-        drop(eager);
-        match found {
-            Some(found) => Ok(Some(found)),
-            None => self.verify_passes(rtol),
+        let Some(mut found) = found else {
+            drop(eager);
+            return self.verify_passes(rtol);
+        };
+        if let Some(inside) = wrong.and_then(|node| self.inside(node, &eager, rtol)) {
+            found = found.because(&format!("inside, {inside}"));
         }
+        Ok(Some(found))
+    }
+
+    /// What is wrong inside the op of a node, if it has bodies, on these operands.
+    fn inside(&self, node: NodeId, values: &[Tensor], rtol: f64) -> Option<String> {
+        let graph = self.executor.plan().graph();
+        let operands: Vec<&Tensor> = graph.node(node).inputs.iter().map(|i| &values[i.index()]).collect();
+        let op = graph.op(node)?.clone();
+        look::looking(Look::Steps(rtol), || apply(op, &operands)).1
     }
 
     fn verify_passes(&mut self, rtol: f64) -> Result<Option<Finding>, RunError> {
-        let want = self.roots(self.written.0)?;
-        self.executor.end();
-        self.is_over = true;
-        let graph = self.executor.plan().graph();
-        let new = graph.writes.iter().map(|&(p, _)| self.executor.params()[p].get());
-        let got: Vec<Tensor> = self.executor.outputs().iter().cloned().chain(new).collect();
-        let wrong = want.iter().zip(&got).enumerate();
-        let wrong = wrong
-            .filter_map(|(i, (want, got))| Some((i, differs(want, got, rtol, "the function as written")?)));
-        let Some((i, what)) = wrong.into_iter().next() else { return Ok(None) };
-        let (step, name) = match i.checked_sub(graph.outputs.len()) {
-            None => (self.executor.plan().step_of_output(i), format!("result `{}`", graph.outputs[i].0)),
-            Some(w) => {
-                let p = graph.writes[w].0;
-                (self.executor.plan().step_of_param(p), format!("param `{}`", graph.params[p]))
-            }
-        };
+        let want = self.roots(&self.written.graph)?;
+        self.finish()?;
+        let Some(found) = self.compare(&want, rtol, "the function as written") else { return Ok(None) };
         let mut error = None;
-        let pass = self.written.1.blame(self.written.0, self.executor, |changed| {
+        let pass = self.written.options.blame(&self.written.graph, self.executor, |changed| {
             let roots = self.roots(changed).map_err(|e| error = Some(e)).unwrap_or_default();
             want.iter().zip(&roots).any(|(want, got)| differs(want, got, rtol, "").is_some())
         });
         if let Some(error) = error {
             return Err(error);
         }
-        let by = pass.map_or_else(String::new, |pass| format!("; pass `{pass}` changed it"));
-        let info = self.executor.plan().step_info(step);
-        Ok(Some(Finding { step, info, what: format!("{name}: {what}{by}") }))
+        Ok(Some(match pass {
+            Some(pass) => found.because(&format!("pass `{pass}` changed it")),
+            None => found,
+        }))
+    }
+
+    /// Runs what is left, and lets go of the memory: from now on there are results.
+    fn finish(&mut self) -> Result<(), RunError> {
+        while self.step()?.is_some() {}
+        self.executor.end();
+        self.is_over = true;
+        Ok(())
+    }
+
+    /// The first result, or new value of a parameter, of a run that is over that is not as it should be.
+    pub(crate) fn compare(&self, want: &[Tensor], rtol: f64, reference: &str) -> Option<Finding> {
+        let plan = self.executor.plan();
+        let graph = plan.graph();
+        let new = graph.writes.iter().map(|&(p, _)| self.executor.params()[p].get());
+        let got: Vec<Tensor> = self.executor.outputs().iter().cloned().chain(new).collect();
+        let mut wrong = want.iter().zip(&got).enumerate();
+        let (i, what) = wrong.find_map(|(i, (want, got))| Some((i, differs(want, got, rtol, reference)?)))?;
+        let (step, name) = match i.checked_sub(graph.outputs.len()) {
+            None => (plan.step_of_output(i), format!("result `{}`", graph.outputs[i].0)),
+            Some(w) => {
+                let p = graph.writes[w].0;
+                (plan.step_of_param(p), format!("param `{}`", graph.params[p]))
+            }
+        };
+        Some(Finding { step, info: plan.step_info(step), what: format!("{name}: {what}") })
     }
 
     /// Results and new values of parameters of a graph, op by op.
@@ -255,11 +334,11 @@ impl<'a> Debugger<'a> {
     }
 }
 
-fn of_op(source: OpError) -> RunError {
+pub(crate) fn of_op(source: OpError) -> RunError {
     RunError::Op { source: Box::new(source), at: None }
 }
 
-fn not_finite(t: &Tensor) -> Option<String> {
+pub(crate) fn not_finite(t: &Tensor) -> Option<String> {
     let list = floats(t)?;
     let bad = list.iter().filter(|x| !x.is_finite()).count();
     let first = list.iter().position(|x| !x.is_finite())?;
@@ -269,9 +348,7 @@ fn not_finite(t: &Tensor) -> Option<String> {
 impl Drop for Debugger<'_> {
     fn drop(&mut self) {
         self.executor.end();
-        for (param, value) in self.executor.params().iter().zip(&self.before) {
-            param.set(value.clone());
-        }
+        self.executor.exchange_params(std::mem::take(&mut self.params));
     }
 }
 
@@ -281,6 +358,9 @@ fn floats(t: &Tensor) -> Option<Vec<f64>> {
 
 /// Where a value is not what `reference` gives.
 fn differs(want: &Tensor, got: &Tensor, rtol: f64, reference: &str) -> Option<String> {
+    if want.meta() != got.meta() {
+        return Some(format!("it is {}, {reference} gives {}", got.meta(), want.meta()));
+    }
     let (want, got) = (
         want.stop_gradient().to_dtype(DType::F64).to_vec::<f64>(),
         got.stop_gradient().to_dtype(DType::F64).to_vec::<f64>(),

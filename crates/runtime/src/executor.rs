@@ -1,9 +1,9 @@
 //! Replays a plan: binds operands, parameters and results to the plan's memory and runs the steps.
 #![allow(unsafe_code, reason = "values of a plan are cut from one arena; see the proof at `Executor`")]
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use smallvec::SmallVec;
@@ -11,11 +11,14 @@ use thalweg_core::{Buffer, DType, Layout, Shape, Span, SpanMut, View, ViewMut};
 use thalweg_kernels::gemm::Pieces;
 use thalweg_kernels::scratch::Scratch;
 use thalweg_kernels::threads::parallel;
+use thalweg_tensor::ops::{Op, Reshape};
 use thalweg_tensor::param::{ParamRead, ParamWrite};
 use thalweg_tensor::{Meta, Param, Tensor};
 
 use crate::error::RunError;
+use crate::look::{self, Written};
 use crate::plan::{Action, Home, MAX_OPERANDS, Plan, Ref, Step, Storage, Then};
+use crate::probe;
 use crate::program::{self, Memory};
 
 /// Operands that are seen without scratch memory.
@@ -47,9 +50,31 @@ pub struct Executor {
     /// Storages whose address changes from run to run.
     bound: Vec<(usize, Home)>,
     outputs: Vec<Tensor>,
+    /// Stands where a result repeats another, while a run lasts.
+    nothing: Tensor,
+    /// Copies of operands that were not dense, by position; their memory is used again.
+    dense: Vec<Option<Tensor>>,
     operands: Vec<Tensor>,
     read: Vec<ParamRead>,
     write: Vec<ParamWrite>,
+    /// What a body was before any pass, for whoever looks into it.
+    written: Option<Arc<Written>>,
+}
+
+/// An executor that holds what its steps need, as long as the guard lives.
+pub(crate) struct Run<'a>(&'a mut Executor);
+
+impl Deref for Run<'_> {
+    type Target = Executor;
+    fn deref(&self) -> &Executor {
+        self.0
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 impl Executor {
@@ -73,6 +98,7 @@ impl Executor {
                 }
             }));
         }
+        let dense = vec![None; plan.inputs.len()];
         let outputs = plan.outputs.iter().map(|(meta, _)| empty(meta)).collect();
         let mut lock_order: Vec<usize> = (0..params.len()).collect();
         lock_order.sort_by_key(|&p| params[p].id());
@@ -87,10 +113,24 @@ impl Executor {
             memory,
             bound,
             outputs,
+            nothing: Tensor::scalar(false),
+            dense,
             operands: Vec::new(),
             read: Vec::new(),
             write: Vec::new(),
+            written: None,
         }
+    }
+
+    /// The executor of a body: while somebody looks into the function around it, it runs as [`look::body`] says.
+    pub(crate) fn of_body(mut self, written: Written) -> Self {
+        self.written = Some(Arc::new(written));
+        self
+    }
+
+    /// Runs on other parameters of the same kinds from now on; those of before.
+    pub(crate) fn exchange_params(&mut self, params: Vec<Param>) -> Vec<Param> {
+        std::mem::replace(&mut self.params, params)
     }
 
     /// The plan.
@@ -112,10 +152,36 @@ impl Executor {
 
     /// [`Executor::run`] on views.
     pub fn run_on(&mut self, inputs: &[View<'_>]) -> Result<&[Tensor], RunError> {
-        self.begin(inputs)?;
-        let result = self.plan.batches.iter().try_for_each(|batch| self.batch(batch));
-        self.end();
+        if let Some(written) = self.written.clone().filter(|_| look::is_on()) {
+            self.outputs = look::body(self, &written, inputs)?;
+            return Ok(&self.outputs);
+        }
+        let is_again = self.written.as_ref().is_some_and(|w| w.is_again);
+        let run = self.hold(inputs)?;
+        let steps = || run.plan.batches.iter().try_for_each(|batch| run.batch(batch));
+        let result = if is_again { probe::quietly(steps) } else { steps() };
+        drop(run);
         result.map(|()| &self.outputs[..])
+    }
+
+    /// [`Executor::begin`] and, when the guard is dropped, [`Executor::end`]: a step that panics must not leave
+    /// parameters locked.
+    pub(crate) fn hold(&mut self, inputs: &[View<'_>]) -> Result<Run<'_>, RunError> {
+        let run = Run(self);
+        run.0.begin(inputs)?;
+        Ok(run)
+    }
+
+    /// Tensors like its results.
+    pub(crate) fn spare_outputs(&self) -> Vec<Tensor> {
+        self.plan.outputs.iter().map(|(meta, _)| empty(meta)).collect()
+    }
+
+    /// Hands out the results of the last run for tensors in whose memory the next is to leave its own; they come from
+    /// [`Executor::spare_outputs`].
+    pub(crate) fn swap_outputs(&mut self, outputs: &mut Vec<Tensor>) {
+        assert_eq!(outputs.len(), self.outputs.len(), "results of another plan");
+        std::mem::swap(&mut self.outputs, outputs);
     }
 
     /// Checks and binds everything; steps may run until [`Executor::end`].
@@ -200,6 +266,10 @@ impl Executor {
 
     /// Finds the addresses of what comes from outside, and holds it.
     fn bind(&mut self, inputs: &[View<'_>]) {
+        // A result that repeats another does not count as somebody who holds it.
+        for i in (0..self.outputs.len()).filter(|&i| self.plan.outputs[i].1 != i) {
+            self.outputs[i] = self.nothing.clone();
+        }
         for (i, (meta, same)) in self.plan.outputs.iter().enumerate() {
             if *same == i && self.outputs[i].own_memory().is_none() {
                 self.outputs[i] = empty(meta);
@@ -222,9 +292,8 @@ impl Executor {
                     self.memory[storage] = Memory(dense_address(&inputs[i]));
                 }
                 Home::Input(i) => {
-                    // A view that is not dense is copied, and the copy held until the run ends.
-                    self.operands.push(dense_copy(&inputs[i]));
-                    let copy = self.operands.last().expect("just pushed");
+                    // A view that is not dense is copied.
+                    let copy = densely(&inputs[i], &mut self.dense[i]);
                     self.memory[storage] = Memory(address(&copy.view()));
                 }
                 Home::Joined(list) if self.lie_side_by_side(&self.plan.joined[list]) => {
@@ -433,8 +502,20 @@ fn dense_address(view: &View<'_>) -> *mut u8 {
     view.address().cast_mut().wrapping_add(bytes)
 }
 
-fn dense_copy(x: &View<'_>) -> Tensor {
+pub(crate) fn dense_copy(x: &View<'_>) -> Tensor {
     thalweg_core::with_dtype!(x.dtype(), T => Tensor::from_vec(x.iter::<T>().collect::<Vec<T>>(), x.shape()))
+}
+
+/// A dense copy of a view, in the memory of an earlier one of the same kind.
+pub(crate) fn densely<'a>(x: &View<'_>, copy: &'a mut Option<Tensor>) -> &'a Tensor {
+    let copy = copy.get_or_insert_with(|| empty(&Meta::new(x.dtype(), x.shape())));
+    let memory = copy.own_memory().expect("nobody else holds the copy");
+    let mut y = ViewMut::over(memory, x.shape());
+    let op = Op::from(Reshape { shape: x.shape().clone() });
+    if !op.fast(std::slice::from_ref(x), &mut y) {
+        op.eval(std::slice::from_ref(x), &mut y).expect("a copy refuses nothing");
+    }
+    copy
 }
 
 fn copy_bytes(from: &View<'_>, to: &mut Buffer) {

@@ -1,98 +1,107 @@
-//! Functions of any batch size: which operands follow it, and what new sizes need not do again.
+//! Functions of any batch size: what a new size need not do again.
 //!
-//! A new size is never traced. Its graph is optimised as that of any other function until three sizes have been: from
-//! then on sizes between the smallest and the largest of them take the optimised graph as it is with other numbers,
-//! and only memory is planned. Whether a rewrite pays is decided by costs that are straight lines over the batch size,
+//! A function is traced at every size, which is exact whatever it does with the size and costs little. Its graph is optimised as
+//! that of any other function until three sizes have been: from then on sizes between the smallest and the largest of them
+//! take the optimised graph as it is with other numbers, if the trace says that the function does the same there, and only
+//! memory is planned. Whether a rewrite pays is decided by costs that are straight lines over the batch size,
 //! so that what pays at both ends pays in between; beyond the ends the passes are run and, if they agree, the ends
 //! move.
 
-use std::ops::RangeInclusive;
-
-use thalweg_graph::{Graph, Template, Traced};
+use thalweg_graph::{Graph, Template};
+use thalweg_tensor::ambient::Ambient;
 use thalweg_tensor::{Meta, Switch, Tensor};
 
 use crate::tree::Tree;
 
-/// A function of any batch size.
-pub(crate) struct Family<A, R> {
-    /// The arguments that it was traced with, as placeholders.
-    pub args: A,
+/// Calls that differ in nothing but the batch size.
+pub(crate) struct Family<A> {
+    /// The arguments of the first call, as placeholders.
+    args: A,
     /// For each tensor of the arguments, whether its first axis is the batch.
-    pub follows: Vec<bool>,
-    pub results: R,
-    pub template: Template,
-    pub switches: Vec<(Switch, bool)>,
-    pub optimised: Optimised,
+    follows: Vec<bool>,
+    stand: Stand,
+    known: Known,
 }
 
-impl<A: Tree, R> Family<A, R> {
+/// How everything stood that is no argument and decides what a function does.
+#[derive(Clone)]
+pub(crate) struct Stand {
+    pub ambient: Ambient,
+    pub switches: Vec<(Switch, bool)>,
+}
+
+impl Stand {
+    /// Whether it is still so.
+    pub fn holds(&self) -> bool {
+        self.ambient == Ambient::now() && self.switches.iter().all(|(switch, on)| switch.is_on() == *on)
+    }
+}
+
+/// What is known of the passes.
+pub(crate) enum Known {
+    /// What they made of fewer than three sizes.
+    Few(Vec<(usize, Graph, Graph)>),
+    /// What they make of any.
+    All(Box<Template>),
+    /// They make something else of each size, or may.
+    Never,
+}
+
+impl<A: Tree> Family<A> {
+    /// Of these arguments; the batch is every first axis of this size.
+    pub fn new(args: &A, size: usize, stand: Stand, known: Known) -> Self {
+        let mut follows = Vec::new();
+        args.visit(&mut |t| follows.push(t.shape().first() == Some(&size)));
+        Self { args: args.map(&mut |t| placeholder_of(t.meta())), follows, stand, known }
+    }
+
     /// Whether it has these arguments but for the batch size.
     pub fn fits(&self, args: &A, size: usize) -> bool {
         let mut follows = self.follows.iter();
         let resized =
             self.args.map(&mut |t| placeholder_of(&resized(t.meta(), follows.next() == Some(&true), size)));
-        resized.fits(args) && self.switches.iter().all(|(switch, on)| switch.is_on() == *on)
+        let mut now = Vec::new();
+        args.visit(&mut |t| now.push(t.shape().first() == Some(&size)));
+        now == self.follows && resized.fits(args) && self.stand.holds()
     }
-}
 
-/// What passes make of a function at several batch sizes.
-pub(crate) enum Optimised {
-    /// The sizes seen so far: fewer than three.
-    Some(Vec<(usize, Traced, Graph)>),
-    /// Three, and the sizes between which they are known to hold.
-    All(Box<Template>, RangeInclusive<usize>),
-    /// Passes make something else of each size, or may.
-    Never,
-}
-
-impl Optimised {
-    /// The optimised graph of a size, if it is known without passes.
-    pub fn at(&self, size: usize) -> Option<Graph> {
-        match self {
-            Optimised::All(template, range) if range.contains(&size) => Some(template.at(size).ok()?.graph),
-            _ => None,
+    /// The optimised graph of a size whose recorded one is given, if it is known without passes, and what to say of it.
+    pub fn at(&self, size: usize, recorded: &Graph) -> (Option<Graph>, String) {
+        match &self.known {
+            Known::All(template) => match template.at(size, recorded) {
+                Ok(Some(graph)) => (Some(graph), "traced and planned, not optimised".to_owned()),
+                Ok(None) => (None, String::new()),
+                Err(why) => (None, format!("this batch size by itself: {why}")),
+            },
+            Known::Few(_) | Known::Never => (None, String::new()),
         }
     }
 
-    /// Notes what passes made of a size.
-    pub fn note(&mut self, size: usize, traced: &Traced, graph: &Graph) {
-        *self = match std::mem::replace(self, Optimised::Never) {
-            Optimised::Some(mut seen) if seen.iter().all(|(n, ..)| *n != size) => {
-                seen.push((size, traced.clone(), graph.clone()));
-                match <[_; 3]>::try_from(seen) {
-                    Ok(three) => Self::of(three),
-                    Err(fewer) => Optimised::Some(fewer),
+    /// Notes what passes made of a size, and says what that tells about others.
+    pub fn note(&mut self, size: usize, recorded: &Graph, optimised: &Graph) -> String {
+        match &mut self.known {
+            Known::All(template) => template.note(size, recorded, optimised),
+            Known::Few(seen) if seen.iter().all(|(n, ..)| *n != size) => {
+                seen.push((size, recorded.clone(), optimised.clone()));
+                if let Ok(three) = <[_; 3]>::try_from(seen.clone()) {
+                    let (known, what) = match Template::new(three) {
+                        Ok(template) => {
+                            (Known::All(Box::new(template)), "serves every batch size".to_owned())
+                        }
+                        Err(why) => (Known::Never, format!("every batch size by itself: {why}")),
+                    };
+                    self.known = known;
+                    return what;
                 }
             }
-            Optimised::All(template, range) if template.agrees(size, graph).is_ok() => {
-                let range = size.min(*range.start())..=size.max(*range.end());
-                Optimised::All(template, range)
-            }
-            other => other,
-        };
-    }
-
-    fn of(three: [(usize, Traced, Graph); 3]) -> Self {
-        let sizes = three.each_ref().map(|(n, ..)| *n);
-        let ends = sizes.iter().copied().min().zip(sizes.iter().copied().max());
-        let template =
-            Template::optimised(three.each_ref().map(|(n, traced, graph)| (*n, traced, graph.clone())));
-        match (template, ends) {
-            (Ok(template), Some((low, high))) => Optimised::All(Box::new(template), low..=high),
-            _ => Optimised::Never,
+            Known::Few(_) | Known::Never => {}
         }
+        String::new()
     }
-}
-
-/// The guesses which tensors follow the batch: all whose first axis is as long, or the first alone.
-pub(crate) fn guesses(metas: &[Meta], size: usize) -> Vec<Vec<bool>> {
-    let all: Vec<bool> = metas.iter().map(|m| m.shape.first() == Some(&size)).collect();
-    let first: Vec<bool> = (0..metas.len()).map(|i| i == 0).collect();
-    if all == first { vec![all] } else { vec![all, first] }
 }
 
 /// The same with another batch size, if its first axis is the batch.
-pub(crate) fn resized(meta: &Meta, follows: bool, to: usize) -> Meta {
+fn resized(meta: &Meta, follows: bool, to: usize) -> Meta {
     let mut shape = meta.shape.clone();
     if follows {
         shape.dims_mut()[0] = to;

@@ -3,20 +3,23 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use thalweg_graph::{Graph, GraphError, Template, Traced, passes};
-use thalweg_tensor::{Meta, Switch, Tensor, trace};
+use thalweg_graph::{Graph, GraphError, Traced, passes};
+use thalweg_tensor::ambient::Ambient;
+use thalweg_tensor::{Meta, Param, Tensor, trace, without_derivative};
 
 use crate::control::BodyOptions;
 use crate::debug::{Debugger, Finding};
 use crate::error::RunError;
 use crate::executor::Executor;
-use crate::family::{Family, Optimised, guesses, placeholder_of, resized};
+use crate::family::{Family, Known, Stand, placeholder_of};
+use crate::look::Written;
 use crate::plan::{Plan, STAGES};
 use crate::profile::Profile;
 use crate::tree::Tree;
 
 /// Compiles a function: it is run once on traced tensors for each kind of argument (structure, dtypes,
-/// shapes) and each state of the [`Switch`]es that it looks at, and replayed from then on. The numbers are the same as without `jit`.
+/// shapes), each state of the [`Switch`](thalweg_tensor::Switch)es that it looks at and each [`Ambient`] that it is called in, and
+/// replayed from then on. The numbers are the same as without `jit`. The plans of the 64 kinds that were used last are kept.
 ///
 /// Parameters that the function reads are read anew by each call, those it sets are updated in place.
 /// Tensors that it captures are bound as they are. Code of the function that is no tensor code runs
@@ -43,7 +46,7 @@ pub fn jit<A: Tree, R: Tree, F: FnMut(A) -> R>(f: F) -> Jit<A, R, F> {
 /// [`jit`] with options.
 pub fn jit_with<A: Tree, R: Tree, F: FnMut(A) -> R>(options: JitOptions, f: F) -> Jit<A, R, F> {
     let (compiled, families, log) = (Vec::new(), Vec::new(), Vec::new());
-    Jit { f, options, compiled, families, last: 0, log, gathered: Vec::new() }
+    Jit { f, options, compiled, families, last: 0, n_calls: 0, log, gathered: Vec::new() }
 }
 
 /// How a function is compiled.
@@ -53,7 +56,7 @@ pub struct JitOptions {
     pub without: Vec<String>,
     /// Bytes that intermediate values may take; see [`JitOptions::memory_budget`].
     pub memory_budget: Option<usize>,
-    /// Whether one trace serves all batch sizes; see [`JitOptions::any_batch`].
+    /// Whether what passes make of one batch size serves others; see [`JitOptions::any_batch`].
     pub any_batch: bool,
     /// The user's own passes; see [`JitOptions::with_pass`].
     passes: Vec<OwnPass>,
@@ -121,27 +124,20 @@ impl JitOptions {
     }
 
     /// The size of the first axis of the first tensor is the batch, and so is that of every tensor whose first axis is as
-    /// long, or, if the function refuses this, of the first alone. The first call traces the function at this and two
-    /// other sizes; from then on the function itself is not run again. A new size costs passes and planning, and
-    /// between the smallest and the largest of at least three sizes it costs planning only. A function that does not
-    /// follow its batch size is traced for each size as usual; [`Jit::explain`] says why. Code that does something else at one
-    /// particular size is seen only if that is one of the three.
+    /// long. The function is traced at each new size. Once three sizes have shown what passes make of them, a size between the
+    /// smallest and the largest costs a trace and a plan of memory, but no passes, if the trace says that the function does the same at
+    /// this size; otherwise it is compiled by itself. [`Jit::explain`] says which, and why.
     ///
     /// ```
     /// use thalweg_core::DType;
     /// use thalweg_runtime::{JitOptions, jit_with};
     /// use thalweg_tensor::Tensor;
     ///
-    /// let mut n_traces = 0;
-    /// let mut mean = jit_with(JitOptions::default().any_batch(), |x: Tensor| {
-    ///     n_traces += 1;
-    ///     x.mean(0)
-    /// });
-    /// for n in [2, 3, 5, 100] {
+    /// let mut mean = jit_with(JitOptions::default().any_batch(), |x: Tensor| x.mean(0));
+    /// for n in [2, 100, 5, 7, 50] {
     ///     assert_eq!(mean.call(Tensor::ones([n, 2], DType::F32))?.to_vec::<f32>(), [1.0, 1.0]);
     /// }
-    /// drop(mean);
-    /// assert_eq!(n_traces, 3);
+    /// assert_eq!(mean.explain().matches("not optimised").count(), 2);
     /// # Ok::<(), thalweg_runtime::RunError>(())
     /// ```
     pub fn any_batch(mut self) -> Self {
@@ -171,12 +167,12 @@ impl JitOptions {
         }
     }
 
-    /// Whether what passes made of a batch size may be used again. A budget is kept by other means at each size, and a
+    /// What is known of passes at other batch sizes before any call. A budget is kept by other means at each size, and a
     /// user's own pass may look at anything.
-    fn reuse(&self) -> Optimised {
+    fn reuse(&self) -> Known {
         match self.memory_budget.is_none() && self.passes.is_empty() {
-            true => Optimised::Some(Vec::new()),
-            false => Optimised::Never,
+            true => Known::Few(Vec::new()),
+            false => Known::Never,
         }
     }
 
@@ -224,14 +220,18 @@ impl JitOptions {
     }
 }
 
+/// How many plans a compiled function keeps, and how many families of batch sizes.
+const MAX_PLANS: usize = 64;
+
 /// A compiled function; see [`jit`].
 pub struct Jit<A, R, F> {
     f: F,
     options: JitOptions,
     compiled: Vec<Compiled<A, R>>,
-    /// What serves all batch sizes.
-    families: Vec<Family<A, R>>,
+    /// Calls that differ in their batch size only.
+    families: Vec<Family<A>>,
     last: usize,
+    n_calls: u64,
     log: Vec<String>,
     /// The tensors of the arguments; kept to be filled again.
     gathered: Vec<Tensor>,
@@ -242,17 +242,46 @@ struct Compiled<A, R> {
     args: A,
     /// The results, with placeholders for tensors.
     results: R,
-    /// How the switches stood that the function looked at.
-    switches: Vec<(Switch, bool)>,
+    stand: Stand,
     executor: Executor,
+    /// Captured tensors into which gradients flow in eager code.
+    tracked: Vec<Tensor>,
+    /// Parameters in which `backward` leaves the outputs behind the results.
+    grads: Vec<Param>,
+    n_results: usize,
+    /// Parameters that are read and not set.
+    read: Vec<Param>,
+    /// Which call used it last.
+    used: u64,
     /// The graph before any pass.
     recorded: Graph,
 }
 
+/// What a compiled function says when a gradient flows through its results.
+const NO_DERIVATIVE: &str = "a compiled call has no derivative: differentiate inside the compiled function, or call it in `no_grad`, \
+     or `stop_gradient` its results";
+
 impl<A: Tree, R> Compiled<A, R> {
+    /// What eager code would let gradients flow into from the results: of parameters that the function sets, the values
+    /// it has read are gone.
+    fn leaves(&self, args: &[Tensor]) -> Vec<Tensor> {
+        if !self.stand.ambient.records {
+            return Vec::new();
+        }
+        let mut leaves: Vec<Tensor> = args.iter().filter(|t| t.is_tracked()).cloned().collect();
+        leaves.extend(self.tracked.iter().cloned());
+        leaves.extend(self.read.iter().filter(|p| p.is_trainable()).map(Param::get));
+        leaves
+    }
+
     /// Whether the function would do the same with these arguments now.
     fn fits(&self, args: &A) -> bool {
-        self.args.fits(args) && self.switches.iter().all(|(switch, on)| switch.is_on() == *on)
+        self.args.fits(args) && self.stand.holds()
+    }
+
+    fn debug(&mut self, options: &JitOptions, inputs: Vec<Tensor>) -> Result<Debugger<'_>, RunError> {
+        let written = Arc::new(Written::new(&self.recorded, options));
+        Debugger::new(&mut self.executor, written, inputs)
     }
 }
 
@@ -265,9 +294,20 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         }
         self.prepare(args)?;
         let compiled = &mut self.compiled[self.last];
+        let leaves = compiled.leaves(&self.gathered);
         let outputs = compiled.executor.run(&self.gathered);
         self.gathered.clear();
-        let mut outputs = outputs?.iter();
+        let (outputs, grads) = outputs?.split_at_checked(compiled.n_results).expect("one output per result");
+        compiled.grads.iter().zip(grads).for_each(|(param, grad)| param.add_grad(grad));
+        let marked;
+        let outputs = match leaves.is_empty() {
+            true => outputs,
+            false => {
+                marked = without_derivative("jit", NO_DERIVATIVE, outputs.to_vec(), &leaves);
+                &marked
+            }
+        };
+        let mut outputs = outputs.iter();
         Ok(compiled.results.map(&mut |_| outputs.next().expect("one output per result").clone()))
     }
 
@@ -282,6 +322,10 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
             Some(known) => known,
             None => self.compile(&args)?,
         };
+        self.n_calls += 1;
+        self.compiled[self.last].used = self.n_calls;
+        // A call that panicked has left its own.
+        self.gathered.clear();
         args.visit(&mut |t| self.gathered.push(t.clone()));
         Ok(())
     }
@@ -291,16 +335,29 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
     pub fn debug(&mut self, args: A) -> Result<Debugger<'_>, RunError> {
         self.prepare(args)?;
         let inputs = std::mem::take(&mut self.gathered);
-        let Compiled { executor, recorded, .. } = &mut self.compiled[self.last];
-        Debugger::new(executor, (recorded, &self.options), inputs)
+        self.compiled[self.last].debug(&self.options, inputs)
     }
 
-    /// The first step whose values differ from eager execution by more than `rtol` of their largest
-    /// magnitude, or else the first result or parameter that is not what the function as written gives, and the pass
-    /// that changed it. Parameters are not changed.
+    /// Compares with the function run eagerly: the first step whose values differ from those of its ops by more than `rtol`
+    /// of their largest magnitude, or else the first result or parameter that a pass changed, or else the first that is not
+    /// what the function itself gives. Parameters, and with them random state, are not changed.
     #[track_caller]
     pub fn verify(&mut self, args: A, rtol: f64) -> Result<Option<Finding>, RunError> {
-        self.debug(args)?.verify(rtol)
+        let same = args.map(&mut Tensor::clone);
+        self.prepare(args)?;
+        let inputs = std::mem::take(&mut self.gathered);
+        let mut debugger = self.compiled[self.last].debug(&self.options, inputs)?;
+        if let Some(found) = debugger.verify(rtol)? {
+            return Ok(Some(found));
+        }
+        let f = &mut self.f;
+        let want = debugger.eagerly(|| {
+            let mut results = Vec::new();
+            f(same).visit(&mut |t| results.push(t.clone()));
+            results
+        });
+        let found = debugger.compare(&want, rtol, "the function run eagerly");
+        Ok(found.map(|found| found.because("what was traced is not what it does eagerly")))
     }
 
     /// Times every step over some runs, one after the other, and one more run as it is. The function really runs:
@@ -333,27 +390,56 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
     fn compile(&mut self, args: &A) -> Result<usize, RunError> {
         self.options.check()?;
         let metas = tensors(args);
-        self.log.push(match self.compiled.last() {
+        let why = match self.compiled.last() {
             None => format!("first call: {}", list(&metas)),
-            Some(before) if before.args.fits(args) => "a layer's mode, or what is frozen, changed".to_owned(),
+            Some(before) if before.args.fits(args) => {
+                "a layer's mode, what is frozen, or what surrounds the call (`autocast`, `no_grad`) changed"
+                    .to_owned()
+            }
             Some(before) => difference(&tensors(&before.args), &metas),
-        });
+        };
+        let ambient = Ambient::now();
+        let (traced, results) = self.trace(args, &metas);
+        self.log.push(why);
+        let stand = Stand { ambient, switches: traced.switches.clone() };
         let size = metas.first().and_then(|m| m.shape.first().copied());
         // At sizes 0 and 1 code may rightly take other steps, such as leaving out an expansion.
-        let size = size.filter(|&n| self.options.any_batch && n > 1);
-        let ((traced, results), family) = match size {
-            Some(size) => self.trace_any_batch(args, &metas, size),
-            None => (self.trace(args, &metas), None),
-        };
-        let graph = match size.zip(family) {
-            Some((size, family)) => self.optimise_any_batch(size, family, &traced)?,
+        let graph = match size.filter(|&n| self.options.any_batch && n > 1) {
+            Some(size) => self.optimise_any_batch(args, size, &stand, &traced)?,
             None => self.options.optimise(&traced.graph, &traced.captured)?,
         };
         let plan = self.options.plan(&graph, &traced.captured).compared_with(&traced.graph);
+        let is_set = |p: usize| traced.graph.writes.iter().any(|(w, _)| *w == p);
+        let read =
+            (0..traced.params.len()).filter(|&p| !is_set(p)).map(|p| traced.params[p].clone()).collect();
+        let tracked = traced.captured.iter().filter(|t| t.is_tracked()).cloned().collect();
         let executor = Executor::new(plan, traced.params, traced.captured);
-        let (args, switches) = (args.map(&mut placeholder), traced.switches);
-        self.compiled.push(Compiled { args, results, switches, executor, recorded: traced.graph });
+        let (grads, n_results) = (traced.grads, tensors(&results).len());
+        self.make_room();
+        let args = args.map(&mut placeholder);
+        self.compiled.push(Compiled {
+            args,
+            results,
+            stand,
+            executor,
+            tracked,
+            grads,
+            n_results,
+            read,
+            used: 0,
+            recorded: traced.graph,
+        });
         Ok(self.compiled.len() - 1)
+    }
+
+    /// Drops the plan that was not used for longest, if there are too many.
+    fn make_room(&mut self) {
+        if self.compiled.len() < MAX_PLANS {
+            return;
+        }
+        let oldest = (0..self.compiled.len()).min_by_key(|&i| self.compiled[i].used).expect("there are many");
+        let dropped = self.compiled.remove(oldest);
+        self.say(&format!("dropped the plan for {}: {MAX_PLANS} are kept", list(&tensors(&dropped.args))));
     }
 
     /// Runs the function on traced tensors of these kinds.
@@ -366,93 +452,36 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         (traced, results.expect("the function was traced"))
     }
 
-    /// [`Jit::trace`] with arguments that are a guess.
-    #[track_caller]
-    fn try_trace(&mut self, args: &A, metas: &[Meta]) -> Result<Traced, String> {
-        let _bodies = BodyOptions::set(&self.options);
-        let f = &mut self.f;
-        Traced::try_record(metas, |inputs| run(f, args, inputs, &mut None))
-    }
-
-    /// The function at this batch size, from what is known of others if anything is, and which family it belongs to.
-    #[track_caller]
-    fn trace_any_batch(&mut self, args: &A, metas: &[Meta], size: usize) -> ((Traced, R), Option<usize>) {
-        let known = self.families.iter().position(|f| f.fits(args, size));
-        if let Some(family) = known {
-            match self.families[family].template.at(size) {
-                Ok(traced) => {
-                    let results = self.families[family].results.map(&mut placeholder);
-                    return ((traced, results), known);
-                }
-                Err(why) => self.say(&why),
-            }
-            return (self.trace(args, metas), None);
-        }
-        let (traced, results) = self.trace(args, metas);
-        let mut refused = String::new();
-        for follows in guesses(metas, size) {
-            match self.template(args, metas, (size, &traced), &follows) {
-                Ok(template) => {
-                    self.say("serves every batch size");
-                    if follows != guesses(metas, size)[0] {
-                        self.say("only the first tensor follows the batch");
-                    }
-                    let (switches, kept) = (traced.switches.clone(), results.map(&mut placeholder));
-                    let args = args.map(&mut placeholder);
-                    let optimised = self.options.reuse();
-                    self.families.push(Family {
-                        args,
-                        follows,
-                        results: kept,
-                        template,
-                        switches,
-                        optimised,
-                    });
-                    return ((traced, results), Some(self.families.len() - 1));
-                }
-                Err(why) if refused.is_empty() => refused = why,
-                Err(_) => {}
-            }
-        }
-        self.say(&format!("this batch size only: {refused}"));
-        ((traced, results), None)
-    }
-
-    /// The function of any batch size that these tensors follow; the error says why there is none.
-    #[track_caller]
-    fn template(
+    /// Runs the passes, unless it is known what they make of this batch size.
+    fn optimise_any_batch(
         &mut self,
         args: &A,
-        metas: &[Meta],
-        (size, traced): (usize, &Traced),
-        follows: &[bool],
-    ) -> Result<Template, String> {
-        let mut at = |n: usize| {
-            let metas: Vec<Meta> = metas.iter().zip(follows).map(|(m, &f)| resized(m, f, n)).collect();
-            let other = self.try_trace(args, &metas);
-            other.map(|t| (n, t)).map_err(|why| format!("at size {n} the function refuses it: {why}"))
-        };
-        let (second, third) = (at(2 * size + 1)?, at(3 * size + 4)?);
-        Template::new([(size, traced.clone()), second, third])
-    }
-
-    /// Runs the passes, unless it is known what they make of this batch size.
-    fn optimise_any_batch(&mut self, size: usize, family: usize, traced: &Traced) -> Result<Graph, RunError> {
-        if let Some(graph) = self.families[family].optimised.at(size) {
-            self.say("planned anew, neither traced nor optimised");
+        size: usize,
+        stand: &Stand,
+        traced: &Traced,
+    ) -> Result<Graph, RunError> {
+        let known = self.families.iter().position(|f| f.fits(args, size));
+        let family = known.unwrap_or_else(|| {
+            if self.families.len() == MAX_PLANS {
+                self.families.remove(0);
+            }
+            self.families.push(Family::new(args, size, stand.clone(), self.options.reuse()));
+            self.families.len() - 1
+        });
+        let (graph, what) = self.families[family].at(size, &traced.graph);
+        self.say(&what);
+        if let Some(graph) = graph {
             return Ok(graph);
         }
         let graph = self.options.optimise(&traced.graph, &traced.captured)?;
-        self.families[family].optimised.note(size, traced, &graph);
-        if !self.log.last().is_some_and(|why| why.contains("serves every batch size")) {
-            self.say("optimised and planned anew, not traced");
-        }
+        let what = self.families[family].note(size, &traced.graph, &graph);
+        self.say(&what);
         Ok(graph)
     }
 
     /// Adds to why the function is being compiled.
     fn say(&mut self, what: &str) {
-        if let Some(why) = self.log.last_mut() {
+        if let Some(why) = self.log.last_mut().filter(|_| !what.is_empty()) {
             let _ = write!(why, "; {what}");
         }
     }

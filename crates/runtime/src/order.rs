@@ -9,7 +9,7 @@ use thalweg_graph::{Graph, Kind, NodeId};
 use crate::plan::{Action, Planner, whole};
 
 /// What runs as one, in an order in which everything is there when it is read: as recorded, but for groups, which run
-/// when their last operand is ready.
+/// when their last operand is ready. Ops with effects keep their order.
 pub(crate) fn units(graph: &Graph) -> Vec<Vec<NodeId>> {
     let mut groups: HashMap<u32, usize> = HashMap::new();
     let mut units: Vec<Vec<NodeId>> = Vec::new();
@@ -36,6 +36,11 @@ pub(crate) fn units(graph: &Graph) -> Vec<Vec<NodeId>> {
                 missing[own] += 1;
             }
         }
+    }
+    let effects: Vec<usize> = graph.effects().map(|id| unit_of[id.index()]).collect();
+    for two in effects.windows(2) {
+        readers[two[0]].push(two[1]);
+        missing[two[1]] += 1;
     }
     // By the place of the last member: the first that is ready in the order of the program.
     let key = |u: usize| Reverse((units[u].last().map_or(0, |id| id.0), u));

@@ -7,7 +7,7 @@ use thalweg_tensor::ops::CustomOp;
 use thalweg_tensor::{Meta, OpError, Tensor, custom};
 
 /// Prints a tensor's dtype, shape, range and mean under a name whenever it is computed, eagerly and
-/// compiled, and hands it on. Gradients pass through.
+/// compiled, and hands it on. Gradients pass through. It prints also if nobody uses what it hands on.
 ///
 /// ```
 /// use thalweg_runtime::{jit, probe};
@@ -53,6 +53,10 @@ impl CustomOp for Probe {
 
     fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
         Ok(x[0].clone())
+    }
+
+    fn has_effect(&self) -> bool {
+        true
     }
 
     fn eval(&self, x: &[&View<'_>], y: &mut ViewMut<'_>) {

@@ -4,12 +4,14 @@ use std::fmt::{self, Write as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use thalweg_core::View;
-use thalweg_tensor::Tensor;
+use thalweg_core::{DType, View};
+use thalweg_graph::Graph;
+use thalweg_tensor::ops::Cost;
+use thalweg_tensor::{Meta, Tensor};
 
 use crate::error::RunError;
 use crate::executor::Executor;
-use crate::plan::StepInfo;
+use crate::plan::{Plan, StepInfo};
 
 /// The time of each step.
 #[derive(Debug, Clone)]
@@ -34,34 +36,87 @@ struct Event {
     lane: usize,
 }
 
-/// What the machine reaches, measured.
-#[derive(Debug, Clone, Copy)]
+/// What the machine reaches.
+#[derive(Debug, Clone)]
 pub struct Peak {
     /// Billions of f32 operations per second in a large matrix product.
     pub gflops: f64,
-    /// Billions of bytes per second read and written in a long copy.
+    /// The same of bf16, which some machines have units for.
+    pub bf16_gflops: f64,
+    /// Billions of bytes per second that come from and go to memory.
     pub gbytes: f64,
+    /// The same for fewer bytes, which stay in a cache: from so many on, in rising order.
+    pub cached: Vec<(u64, f64)>,
 }
 
+/// Elements of the vectors that bandwidths are measured with; the last is larger than caches are.
+const LENGTHS: [usize; 7] = [1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24];
+
 impl Peak {
-    /// Measures both with the pool's present number of threads; takes a few tenths of a second.
-    pub fn measure() -> Self {
-        let best = |mut f: Box<dyn FnMut() -> Tensor>| {
-            let time = |f: &mut dyn FnMut() -> Tensor| {
-                let start = Instant::now();
-                std::hint::black_box(f());
-                start.elapsed().as_secs_f64()
-            };
-            (0..5).map(|_| time(&mut *f)).fold(f64::INFINITY, f64::min)
-        };
-        let n = 1024;
-        let a = Tensor::full([n, n], 0.5, thalweg_core::DType::F32);
-        let product = best(Box::new(move || a.matmul(&a)));
-        let x = Tensor::full([1 << 24], 0.5, thalweg_core::DType::F32);
-        let len = x.numel();
-        let copy = best(Box::new(move || -&x));
-        Self { gflops: 2e-9 * (n * n * n) as f64 / product, gbytes: 8e-9 * len as f64 / copy }
+    /// The same for all dtypes and sizes.
+    pub fn new(gflops: f64, gbytes: f64) -> Self {
+        Self { gflops, bf16_gflops: gflops, gbytes, cached: Vec::new() }
     }
+
+    /// Measures with the pool's present number of threads; takes a few tenths of a second.
+    pub fn measure() -> Self {
+        let n = 1024;
+        let gflops = |dtype: DType| {
+            let name = dtype.to_string();
+            let text = format!("a = input : {name}[{n}, {n}]; y = matmul a a; return y");
+            2e-9 * (n * n * n) as f64 / quickest(&text, Tensor::full([n, n], 0.5, dtype), 5)
+        };
+        let gbytes = |len: usize| {
+            let time = |op: &str| {
+                let text = format!("x = input : f32[{len}]; y = {op} x; return y");
+                quickest(&text, Tensor::full([len], 0.5, DType::F32), if len < 1 << 20 { 50 } else { 5 })
+            };
+            // A sum only reads, which may be quicker.
+            let bytes = 4e-9 * len as f64;
+            (2.0 * bytes / time("neg")).max(bytes / time("sum(axes:[0])"))
+        };
+        let mut cached: Vec<(u64, f64)> = LENGTHS.iter().map(|&len| (4 * len as u64, gbytes(len))).collect();
+        let (_, gbytes) = cached.pop().expect("there are lengths");
+        Self { gflops: gflops(DType::F32), bf16_gflops: gflops(DType::BF16), gbytes, cached }
+    }
+
+    /// What share of the peaks a step reaches that takes so many seconds.
+    fn share(&self, info: &StepInfo, seconds: f64) -> f64 {
+        let is_half = |m: &Meta| matches!(m.dtype, DType::BF16 | DType::F16);
+        let gflops = if info.results.iter().any(is_half) { self.bf16_gflops } else { self.gflops };
+        let Cost { flops, bytes } = info.cost;
+        (flops as f64 / (seconds * 1e9 * gflops)).max(bytes as f64 / (seconds * 1e9 * self.bandwidth(bytes)))
+    }
+
+    /// What so many bytes may reach: at least what was seen of more.
+    fn bandwidth(&self, bytes: u64) -> f64 {
+        let first = self.cached.iter().rposition(|(from, _)| *from <= bytes).unwrap_or(0);
+        // More than the largest that was measured in a cache, with those at its end, are in memory.
+        let is_long = self.cached.last().is_none_or(|(from, _)| bytes >= 4 * from);
+        let near = self.cached.iter().skip(if is_long { self.cached.len() } else { first });
+        near.map(|(_, g)| *g).fold(self.gbytes, f64::max)
+    }
+}
+
+/// Seconds of the quickest of some runs of the one step of a graph.
+fn quickest(text: &str, x: Tensor, n_runs: usize) -> f64 {
+    let graph: Graph = text.parse().expect("written above");
+    let mut executor = Executor::new(Plan::new(&graph, &[]), Vec::new(), Vec::new());
+    let inputs = [x];
+    let times = (0..n_runs).filter_map(|_| steps_of_run(&mut executor, &inputs).ok());
+    times.map(|steps| steps.iter().sum::<Duration>().as_secs_f64()).fold(f64::INFINITY, f64::min).max(1e-9)
+}
+
+/// The time of each step of one run, one after the other.
+fn steps_of_run(executor: &mut Executor, inputs: &[Tensor]) -> Result<Vec<Duration>, RunError> {
+    let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
+    let run = executor.hold(&views)?;
+    let timed = |i: usize| {
+        let start = Instant::now();
+        run.step(i)?;
+        Ok(start.elapsed())
+    };
+    (0..run.plan().n_steps()).map(timed).collect()
 }
 
 impl Profile {
@@ -73,16 +128,8 @@ impl Profile {
         let n = executor.plan().n_steps();
         let mut times: Vec<Vec<Duration>> = vec![Vec::new(); n];
         for _ in 0..n_runs.max(1) {
-            let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
-            executor.begin(&views)?;
-            let result: Result<(), RunError> = (0..n).try_for_each(|i| {
-                let start = Instant::now();
-                executor.step(i)?;
-                times[i].push(start.elapsed());
-                Ok(())
-            });
-            executor.end();
-            result?;
+            let run = steps_of_run(executor, inputs)?;
+            times.iter_mut().zip(run).for_each(|(list, time)| list.push(time));
         }
         let median = |mut list: Vec<Duration>| {
             list.sort_unstable();
@@ -129,15 +176,14 @@ impl Profile {
 /// One run with its times, in the order in which steps began.
 fn one_run(executor: &mut Executor, inputs: &[Tensor]) -> Result<Vec<Event>, RunError> {
     let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
-    executor.begin(&views)?;
-    let seen = Mutex::new(Vec::with_capacity(executor.plan().n_steps()));
+    let run = executor.hold(&views)?;
+    let seen = Mutex::new(Vec::with_capacity(run.plan().n_steps()));
     let began = Instant::now();
-    let result = executor.timed(&|step, start, end| {
+    run.timed(&|step, start, end| {
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.push((step, start - began, end - start, std::thread::current().id()));
-    });
-    executor.end();
-    result?;
+    })?;
+    drop(run);
     let mut seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
     seen.sort_by_key(|&(step, start, ..)| (start, step));
     let mut threads = Vec::new();
@@ -172,10 +218,12 @@ impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.total().as_secs_f64();
         write!(f, "{} steps, {:.3} ms, median of {} runs", self.steps.len(), total * 1e3, self.n_runs)?;
-        match self.peak {
-            Some(p) => writeln!(f, "; peak {:.0} GFLOP/s, {:.1} GB/s", p.gflops, p.gbytes)?,
-            None => writeln!(f)?,
+        if let Some(p) = &self.peak {
+            write!(f, "; peak {:.0} GFLOP/s, {:.1} GB/s", p.gflops, p.gbytes)?;
+            let cached = p.cached.iter().map(|(_, g)| *g).fold(p.gbytes, f64::max);
+            write!(f, "; {:.0} GFLOP/s of bf16, {cached:.1} GB/s in cache", p.bf16_gflops)?;
         }
+        writeln!(f)?;
         writeln!(f, "{:>4} {:>9} {:>6} {:>9} {:>8}  step", "", "ms", "share", "GFLOP/s", "GB/s")?;
         let mut order: Vec<usize> = (0..self.steps.len()).collect();
         order.sort_by_key(|&i| std::cmp::Reverse(self.steps[i].1));
@@ -191,12 +239,59 @@ impl fmt::Display for Profile {
                 100.0 * seconds / total.max(1e-12),
                 info.name(),
             )?;
-            if let Some(p) = self.peak {
-                write!(f, " [{:.0}% of peak]", 100.0 * (gflops / p.gflops).max(gbytes / p.gbytes))?;
+            if let Some(p) = &self.peak {
+                write!(f, " [{:.0}% of peak]", 100.0 * p.share(info, seconds))?;
             }
             let results = info.results.iter().map(|m| m.to_string()).collect::<Vec<_>>().join(", ");
             writeln!(f, "  {results}  {}", info.source_lines().join(" "))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(dtype: DType, flops: u64, bytes: u64) -> StepInfo {
+        let results = vec![Meta::new(dtype, [1])];
+        StepInfo {
+            ops: Vec::new(),
+            inside: Vec::new(),
+            cost: Cost { flops, bytes },
+            results,
+            lines: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_step_is_measured_against_the_peaks_of_its_size_and_dtype() {
+        let peak = Peak {
+            gflops: 100.0,
+            bf16_gflops: 1000.0,
+            gbytes: 10.0,
+            cached: vec![(1 << 10, 400.0), (1 << 20, 50.0)],
+        };
+        let share = |dtype, flops, bytes, seconds: f64| {
+            (100.0 * peak.share(&step(dtype, flops, bytes), seconds)).round()
+        };
+        assert_eq!(share(DType::F32, 100_000_000, 0, 1e-3), 100.0);
+        assert_eq!(share(DType::BF16, 100_000_000, 0, 1e-3), 10.0);
+        // 8 KiB within 82 ns are 100 GB/s: ten times what memory gives, a quarter of what the nearest cache does.
+        assert_eq!(share(DType::F32, 0, 8192, 81.92e-9), 25.0);
+        assert_eq!(share(DType::F32, 0, 10_000_000, 1e-3), 100.0);
+        assert_eq!(share(DType::F32, 0, 2_000_000, 40e-6), 100.0);
+    }
+
+    #[test]
+    fn every_peak_is_measured() {
+        let peak = Peak::measure();
+        let all = [peak.gflops, peak.bf16_gflops, peak.gbytes].into_iter();
+        let all: Vec<f64> = all.chain(peak.cached.iter().map(|(_, g)| *g)).collect();
+        assert!(
+            all.len() == 3 + LENGTHS.len() - 1 && all.iter().all(|g| g.is_finite() && *g > 0.0),
+            "{peak:?}"
+        );
+        assert!(peak.cached.is_sorted_by_key(|(bytes, _)| *bytes));
     }
 }

@@ -1,11 +1,17 @@
 //! Sessions: a graph with its state, fed and fetched by name.
 
+use std::sync::Arc;
+
 use thalweg_graph::{Graph, Kind, NodeId, Traced};
 use thalweg_tensor::{Meta, Param, Tensor};
 
+use crate::debug::{Debugger, Finding};
 use crate::error::RunError;
 use crate::executor::Executor;
 use crate::jit::JitOptions;
+use crate::look::Written;
+use crate::plan::Plan;
+use crate::profile::Profile;
 
 /// Runs parts of a graph: those that the fetched nodes need. Each set of fetches is planned once.
 ///
@@ -36,10 +42,21 @@ pub struct Session {
 /// A part of the graph, ready to run.
 struct Planned {
     fetches: Vec<NodeId>,
-    writes: bool,
+    params: Params,
     /// Names of the operands it takes.
     inputs: Vec<String>,
     executor: Executor,
+    /// The part before any pass.
+    part: Graph,
+}
+
+/// What becomes of parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Params {
+    /// They keep their values, as in [`Session::run`].
+    Keep,
+    /// They get the new values that the graph writes, as in [`Session::update`].
+    Update,
 }
 
 impl Session {
@@ -128,27 +145,87 @@ impl Session {
 
     /// The values of some nodes, given the operands that they need. Parameters keep theirs.
     pub fn run(&mut self, feeds: &[(&str, &Tensor)], fetches: &[&str]) -> Result<Vec<Tensor>, RunError> {
-        self.go(feeds, fetches, false)
+        self.go(feeds, fetches, Params::Keep)
     }
 
     /// [`Session::run`], after which parameters have the new values that the graph writes.
     pub fn update(&mut self, feeds: &[(&str, &Tensor)], fetches: &[&str]) -> Result<Vec<Tensor>, RunError> {
-        self.go(feeds, fetches, true)
+        self.go(feeds, fetches, Params::Update)
+    }
+
+    /// The plan for some nodes: to be printed, or shown as a page by [`Plan::to_html`].
+    ///
+    /// ```
+    /// use thalweg_graph::Graph;
+    /// use thalweg_runtime::{Params, Session};
+    /// let graph: Graph = "x = input \"x\" : f32[2]; y = exp x; return y=y".parse()?;
+    /// let mut session = Session::new(graph, [] as [(&str, _); 0])?;
+    /// assert!(session.plan(Params::Keep, &["y"])?.to_string().contains("exp"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn plan(&mut self, params: Params, fetches: &[&str]) -> Result<&Plan, RunError> {
+        let at = self.planned(fetches, params)?;
+        Ok(self.planned[at].executor.plan())
+    }
+
+    /// A run that goes step by step. Parameters are not changed, whatever `params` says of the steps.
+    pub fn debug(
+        &mut self,
+        params: Params,
+        feeds: &[(&str, &Tensor)],
+        fetches: &[&str],
+    ) -> Result<Debugger<'_>, RunError> {
+        let (at, operands) = self.prepare(feeds, fetches, params)?;
+        let Planned { executor, part, .. } = &mut self.planned[at];
+        Debugger::new(executor, Arc::new(Written::new(part, &self.options)), operands)
+    }
+
+    /// The first step, fetched value or parameter that is not what the graph gives op by op; see [`Debugger::verify`].
+    pub fn verify(
+        &mut self,
+        params: Params,
+        feeds: &[(&str, &Tensor)],
+        fetches: &[&str],
+        rtol: f64,
+    ) -> Result<Option<Finding>, RunError> {
+        self.debug(params, feeds, fetches)?.verify(rtol)
+    }
+
+    /// Times every step over some runs. The runs are real: with [`Params::Update`] parameters change.
+    pub fn profile(
+        &mut self,
+        params: Params,
+        feeds: &[(&str, &Tensor)],
+        fetches: &[&str],
+        n_runs: usize,
+    ) -> Result<Profile, RunError> {
+        let (at, operands) = self.prepare(feeds, fetches, params)?;
+        Profile::measure(&mut self.planned[at].executor, &operands, n_runs)
     }
 
     fn go(
         &mut self,
         feeds: &[(&str, &Tensor)],
         fetches: &[&str],
-        writes: bool,
+        params: Params,
     ) -> Result<Vec<Tensor>, RunError> {
+        let (at, operands) = self.prepare(feeds, fetches, params)?;
+        Ok(self.planned[at].executor.run(&operands)?.to_vec())
+    }
+
+    /// The plan for these fetches, and its operands.
+    fn prepare(
+        &mut self,
+        feeds: &[(&str, &Tensor)],
+        fetches: &[&str],
+        params: Params,
+    ) -> Result<(usize, Vec<Tensor>), RunError> {
         let known = || self.graph.inputs.join(", ");
         if let Some((name, _)) = feeds.iter().find(|(name, _)| !self.graph.inputs.iter().any(|n| n == name)) {
             return Err(RunError::NoName { role: "feed", name: (*name).to_owned(), known: known() });
         }
-        let ids = fetches.iter().map(|name| self.graph.find(name)).collect::<Result<Vec<_>, _>>()?;
-        let at = self.plan(ids, writes)?;
-        let planned = &mut self.planned[at];
+        let at = self.planned(fetches, params)?;
+        let planned = &self.planned[at];
         let mut operands = Vec::new();
         for name in &planned.inputs {
             match feeds.iter().find(|(n, _)| n == name) {
@@ -159,20 +236,22 @@ impl Session {
                 }
             }
         }
-        Ok(planned.executor.run(&operands)?.to_vec())
+        Ok((at, operands))
     }
 
     /// The plan for these fetches, made if it is not there.
-    fn plan(&mut self, fetches: Vec<NodeId>, writes: bool) -> Result<usize, RunError> {
-        if let Some(known) = self.planned.iter().position(|p| p.fetches == fetches && p.writes == writes) {
+    fn planned(&mut self, names: &[&str], params: Params) -> Result<usize, RunError> {
+        let fetches = names.iter().map(|name| self.graph.find(name)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(known) = self.planned.iter().position(|p| p.fetches == fetches && p.params == params) {
             return Ok(known);
         }
-        let outputs: Vec<(String, NodeId)> = fetches.iter().map(|&id| (id.to_string(), id)).collect();
-        let part = self.graph.part(&outputs, writes);
+        let outputs: Vec<(String, NodeId)> =
+            names.iter().zip(&fetches).map(|(name, &id)| ((*name).to_owned(), id)).collect();
+        let part = self.graph.part(&outputs, params == Params::Update);
         let graph = self.options.optimise(&part, &self.captured)?;
         let plan = self.options.plan(&graph, &self.captured).compared_with(&part);
         let executor = Executor::new(plan, self.params.clone(), self.captured.clone());
-        self.planned.push(Planned { fetches, writes, inputs: part.inputs, executor });
+        self.planned.push(Planned { fetches, params, inputs: part.inputs.clone(), executor, part });
         Ok(self.planned.len() - 1)
     }
 

@@ -145,7 +145,7 @@ fn sorted<K: Ord, T>(map: &HashMap<K, T>) -> Vec<(&K, &T)> {
 }
 
 macro_rules! fixed {
-    ($($t:ty)*) => {$(
+    ($equal:expr; $($t:ty)*) => {$(
         /// Part of the structure.
         impl Tree for $t {
             fn visit(&self, _: &mut dyn FnMut(&Tensor)) {}
@@ -153,13 +153,16 @@ macro_rules! fixed {
                 self.clone()
             }
             fn fits(&self, other: &Self) -> bool {
-                self == other
+                $equal(self, other)
             }
         }
     )*};
 }
 
-fixed!(bool u8 u32 u64 usize i32 i64 isize f32 f64 char String &'static str);
+fixed!(|a, b| a == b; bool u8 u32 u64 usize i32 i64 isize char String &'static str);
+// By bits: 0 and -0 give different results, and a NaN is itself.
+fixed!(|a: &f32, b: &f32| a.to_bits() == b.to_bits(); f32);
+fixed!(|a: &f64, b: &f64| a.to_bits() == b.to_bits(); f64);
 
 /// Makes a struct a [`Tree`], given its fields; those of a tuple struct are called 0, 1 and so on. Type parameters are trees.
 ///

@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use thalweg_core::DType;
-use thalweg_runtime::jit;
+use thalweg_runtime::{cond, jit, scan, while_loop};
 use thalweg_tensor::{AttentionOptions, Param, Rng, Tensor};
 
 struct Counting;
@@ -78,6 +78,53 @@ fn ops_of_networks_allocate_nothing_when_warm() {
             "gradients",
             Box::new(|x| thalweg_tensor::grad(|x| x.log_softmax(-1).gelu_tanh().square().sum(()))(x)),
         ),
+    ];
+    let wrong: Vec<String> = cases
+        .iter()
+        .map(|(name, f)| (name, count(f, &x)))
+        .filter(|(_, n)| *n > 0)
+        .map(|(name, n)| format!("{name}: {n}"))
+        .collect();
+    assert!(wrong.is_empty(), "allocations of a warm call: {}", wrong.join(", "));
+}
+
+#[test]
+fn decisions_and_loops_allocate_nothing_when_warm() {
+    let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    let mut rng = Rng::seed(1);
+    let x = rng.normal([32, 48], 0.0, 1.0);
+    let w = rng.normal([48, 48], 0.0, 0.1);
+    let chosen = |x: &Tensor| cond(&x.sum(()).gt(0.0), || x.matmul(&w), || x.sin());
+    let several = |x: &Tensor| {
+        let (a, b, n) = cond(
+            &x.sum(()).gt(0.0),
+            || (x.exp(), x.sum(0), Tensor::scalar(3i64)),
+            || (x.sin(), x.sum(0), Tensor::scalar(4i64)),
+        );
+        a + b + n.to_dtype(DType::F32)
+    };
+    let halved = |x: &Tensor| while_loop(x.clone(), |x| x.abs().amax(()).gt(1.0), |x| x * 0.5);
+    let recurrent = |x: &Tensor| {
+        let turn = |h: Tensor, x: Tensor| {
+            let h = (h.reshape([1, 48]).matmul(&w).reshape(48) + x).tanh();
+            (h.clone(), h)
+        };
+        let (last, all) = scan(x.select(0, 0), x.clone(), turn);
+        last + all
+    };
+    let by_columns = |x: &Tensor| scan(Tensor::zeros([32], DType::F32), x.t(), |h, x| (h + &x, x)).0;
+    let slope =
+        |f: &dyn Fn(&Tensor) -> Tensor, x: &Tensor| thalweg_tensor::grad(|x| f(x).square().sum(()))(x);
+    type Case<'a> = (&'a str, Box<dyn Fn(&Tensor) -> Tensor + 'a>);
+    let cases: Vec<Case<'_>> = vec![
+        ("cond", Box::new(chosen)),
+        ("cond of several", Box::new(several)),
+        ("while_loop", Box::new(halved)),
+        ("scan", Box::new(recurrent)),
+        ("scan over columns", Box::new(by_columns)),
+        ("gradient of cond", Box::new(|x| slope(&chosen, x))),
+        ("gradient of while_loop", Box::new(|x| slope(&halved, x))),
+        ("gradient of scan", Box::new(|x| slope(&recurrent, x))),
     ];
     let wrong: Vec<String> = cases
         .iter()

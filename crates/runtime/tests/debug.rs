@@ -102,7 +102,7 @@ fn a_profile_has_every_step_and_a_trace_of_one_run() {
         let next = events[i + 1..].iter().find(|n| n["tid"] == e["tid"]);
         assert!(next.is_none_or(|n| number(n, "ts") >= end - 0.002), "{trace}");
     }
-    let table = profile.against(Peak { gflops: 100.0, gbytes: 10.0 }).to_string();
+    let table = profile.against(Peak::new(100.0, 10.0)).to_string();
     assert!(table.contains("peak 100 GFLOP/s, 10.0 GB/s") && table.contains("of peak]"), "{table}");
 }
 

@@ -1,7 +1,7 @@
 //! Plans as pictures.
 
 use thalweg_core::DType;
-use thalweg_runtime::{Plan, jit};
+use thalweg_runtime::{Plan, cond, jit};
 use thalweg_tensor::{Param, Rng, Tensor};
 
 /// The plan of a training step of a small network.
@@ -75,7 +75,7 @@ fn shown(plan: &Plan, title: &str) -> String {
 fn a_page_shows_every_step_parameter_operand_and_result() {
     for (page, names) in [
         (network(), &["layer0.weight ←", "layer3.bias ←", ">x0<", ">x1<", "→ y0", "f32[32, 64]"][..]),
-        (transformer(), &[">query<", ">down<", ">x0<", "→ y0", "→ y6"][..]),
+        (transformer(), &[">query<", ">key<", ">value<", ">down<", ">x0<", "→ y0", "→ y6"][..]),
     ] {
         for name in names {
             assert!(page.contains(name), "{name} is missing");
@@ -88,4 +88,15 @@ fn a_page_shows_every_step_parameter_operand_and_result() {
         let is_own = !page.contains("http://") && !page.contains("https://");
         assert!(is_own, "the page needs nothing from elsewhere");
     }
+}
+
+#[test]
+fn a_box_of_a_decision_shows_what_its_branches_run() {
+    let mut f = jit(|x: Tensor| cond(&x.sum(()).gt(0.0), || x.cumsum(0).exp(), || -&x));
+    f.call(Tensor::ones([4], DType::F32)).unwrap();
+    let page = shown(f.plan(), "a decision");
+    for line in [">then:<", ">\u{a0}\u{a0}cumsum<", ">otherwise:<", ">\u{a0}\u{a0}neg<"] {
+        assert!(page.contains(line), "{line} is missing");
+    }
+    assert!(page.contains("  cumsum   "), "the pointer shows whole lines");
 }

@@ -1,9 +1,9 @@
 //! Graphs that are fed and fetched by name.
 
 use thalweg_core::DType;
-use thalweg_graph::{Builder, Graph, Traced};
-use thalweg_runtime::Session;
-use thalweg_tensor::ops::{Matmul, Mul, Sub, Sum};
+use thalweg_graph::{Builder, Graph, Kind, Traced};
+use thalweg_runtime::{JitOptions, Params, Session};
+use thalweg_tensor::ops::{Matmul, Mul, Op, Sub, Sum};
 use thalweg_tensor::{Meta, Param, Tensor};
 
 /// A regression with its gradient and a step of descent, by hand.
@@ -85,4 +85,40 @@ fn wrong_names_are_answered_with_the_right_ones() {
     assert_eq!(error(Session::new(regression(), extra)), "there is no param `v`; there are w");
     let misfit = [("w", x)];
     assert_eq!(error(Session::new(regression(), misfit)), "`w` is f32[3, 2], the graph says f32[2, 1]");
+}
+
+#[test]
+fn a_session_can_be_looked_into() {
+    let text = "x = input \"x\" : f32[2]; w = param \"w\" : f32[2]; p = mul x w; l = log p; \
+        c = cumsum(axis:0) l; write w p; label p=p; return c=c";
+    let graph: Graph = text.parse().unwrap();
+    let w = || [("w", Tensor::from([2.0f32, 3.0]))];
+    let mut session = Session::new(graph.clone(), w()).unwrap();
+    let x = Tensor::from([1.0f32, -1.0]);
+    let feeds = [("x", &x)];
+    let plan = session.plan(Params::Keep, &["c"]).unwrap();
+    assert!(plan.to_string().contains("cumsum") && plan.to_html("a sum").contains("<svg"), "{plan}");
+    let mut debugger = session.debug(Params::Update, &feeds, &["c"]).unwrap();
+    let found = debugger.run_until_non_finite().unwrap().expect("the log of a negative number");
+    assert!(found.what.starts_with("log: 1 of 2 values are not finite"), "{found}");
+    drop(debugger);
+    assert!(session.verify(Params::Update, &feeds, &["c", "p"], 0.0).unwrap().is_none());
+    assert_eq!(session.param("w").unwrap().get().to_vec::<f32>(), [2.0, 3.0], "looking changes nothing");
+    let profile = session.profile(Params::Keep, &feeds, &["c"], 2).unwrap();
+    assert_eq!(profile.steps.len(), session.plan(Params::Keep, &["c"]).unwrap().n_steps());
+    assert_eq!(session.param("w").unwrap().get().to_vec::<f32>(), [2.0, 3.0]);
+
+    let forgetful = |graph: &Graph| {
+        graph.rewrite(|out, node| match node.kind {
+            Kind::Op(Op::Log(_)) => node.inputs[0],
+            _ => out.push(node),
+        })
+    };
+    let options = JitOptions::default().with_pass("forgetful", forgetful);
+    let mut wrong = Session::new(graph, w()).unwrap().with_options(options).unwrap();
+    let found = wrong.verify(Params::Keep, &feeds, &["c"], 1e-6).unwrap().expect("the pass is wrong");
+    assert!(
+        found.what.starts_with("result `c`: ") && found.what.ends_with("pass `forgetful` changed it"),
+        "{found}"
+    );
 }

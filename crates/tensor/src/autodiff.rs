@@ -228,12 +228,32 @@ where
     }
     let kept = outputs.clone();
     let edges: Vec<Option<History>> = inputs.iter().map(|x| x.history().cloned()).collect();
-    let rule = move |dy: &[Option<Tensor>]| {
+    let rule = move |dy: &[Option<Tensor>], _: &dyn Fn(usize) -> bool| {
         let dy: Vec<Tensor> =
             dy.iter().zip(&kept).map(|(g, y)| g.clone().unwrap_or_else(|| y.zeros_like())).collect();
         Ok(backward(&inputs, &kept, &dy))
     };
     record_function(outputs, edges, Box::new(rule))
+}
+
+/// What a function made of `operands`, with a rule for its gradients: given that of each result, `None` where nobody asks, and
+/// whether that of an operand is wanted, the gradient of each operand, `None` where none flows. Unlike [`custom_vjp`] the rule is
+/// told what is not needed, and the results are there already; whatever history they have is forgotten.
+///
+/// ```
+/// use thalweg_tensor::{Tensor, grad, with_rule};
+/// let halved = |x: &Tensor| with_rule(vec![x.clone()], &[x], |dy, _| vec![dy[0].as_ref().map(|d| d * 0.5)]).remove(0);
+/// assert_eq!(grad(|x| halved(x) * 3.0)(&Tensor::scalar(2.0f32)).item::<f32>(), 1.5);
+/// ```
+#[track_caller]
+pub fn with_rule(
+    results: Vec<Tensor>,
+    operands: &[&Tensor],
+    rule: impl Fn(&[Option<Tensor>], &dyn Fn(usize) -> bool) -> Vec<Option<Tensor>> + Send + Sync + 'static,
+) -> Vec<Tensor> {
+    let results: Vec<Tensor> = results.iter().map(Tensor::stop_gradient).collect();
+    let edges = operands.iter().map(|x| x.history().cloned()).collect();
+    record_function(results, edges, Box::new(move |dy, wants| Ok(rule(dy, wants))))
 }
 
 /// Runs `f` without keeping its intermediate values; they are computed again when the gradient is
@@ -251,7 +271,7 @@ where
     let outputs: Vec<Tensor> = recorded.iter().map(Tensor::stop_gradient).collect();
     drop(recorded);
     let targets = outside.clone();
-    let rule = move |dy: &[Option<Tensor>]| {
+    let rule = move |dy: &[Option<Tensor>], _: &dyn Fn(usize) -> bool| {
         let born = tape::next_id();
         let again = trace::recomputing(&inputs, || tape::recording_all(|| f(&inputs)));
         if histories_before(&again, born).iter().map(|h| h.node.id).ne(targets.iter().map(|h| h.node.id)) {
@@ -300,6 +320,20 @@ pub(crate) fn record_function(
         if y.dtype().is_float() { y.with_history(Some(history)) } else { y }
     };
     outputs.into_iter().enumerate().map(with_history).collect()
+}
+
+/// The same results, which were computed from `x` in a way that has no derivative here: a gradient that would flow through
+/// them is an error that names the caller's line and the reason, instead of a part of the sum that is missing.
+#[track_caller]
+pub fn without_derivative(
+    op: &'static str,
+    reason: &'static str,
+    results: Vec<Tensor>,
+    x: &[Tensor],
+) -> Vec<Tensor> {
+    let at = Location::caller();
+    let edges = x.iter().map(|x| x.history().cloned()).collect();
+    record_function(results, edges, Box::new(move |_, _| Err(OpError::NotDifferentiable { op, reason, at })))
 }
 
 /// `x` as a variable of one level, still the same value to all outer levels.

@@ -136,7 +136,11 @@ impl<'a> Sweep<'a> {
                         }
                     }
                 }
-                Targets::Leaves => leave_in_slot(node, grads.first()),
+                Targets::Leaves => {
+                    if let Some(Some(grad)) = grads.first() {
+                        leave_in_slot(node, grad);
+                    }
+                }
             }
             if !node.edges.iter().flatten().any(|h| self.is_needed(h)) {
                 continue;
@@ -146,7 +150,8 @@ impl<'a> Sweep<'a> {
                 if let (Some(h), Some(grad)) = (edge, grad)
                     && self.is_needed(h)
                 {
-                    self.add(h, grad);
+                    // The sum belongs to the line that reads the value once more.
+                    tape::on_behalf_of(node.at, || self.add(h, grad));
                 }
             }
         }
@@ -177,7 +182,8 @@ impl<'a> Sweep<'a> {
             Kind::Function { outputs, backward } => {
                 let mut all: Vec<Option<Tensor>> = grads.to_vec();
                 all.resize(*outputs, None);
-                Ok(backward(&all)?.into())
+                let wants = |i: usize| node.edges[i].as_ref().is_some_and(|h| self.is_needed(h));
+                Ok(backward(&all, &wants)?.into())
             }
         }
     }
@@ -196,8 +202,9 @@ impl<'a> Sweep<'a> {
     }
 }
 
-fn leave_in_slot(node: &Node, grad: Option<&Option<Tensor>>) {
-    if let (Kind::Leaf(slot), Some(Some(grad))) = (&node.kind, grad) {
+/// Adds to what `backward` has left in a leaf.
+pub(crate) fn leave_in_slot(node: &Node, grad: &Tensor) {
+    if let Kind::Leaf(slot) = &node.kind {
         let mut slot = slot.lock().unwrap_or_else(|e| e.into_inner());
         *slot = Some(match slot.take() {
             Some(sum) => sum + grad,

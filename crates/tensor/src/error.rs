@@ -1,6 +1,5 @@
 //! What can be wrong with a call of an op. Messages name the op, the shapes and the fix.
 
-use std::cell::Cell;
 use std::panic::Location;
 
 use thalweg_core::{DType, Shape, ShapeError};
@@ -198,36 +197,11 @@ fn and(other: &Option<&'static Location<'static>>) -> String {
     other.map_or_else(String::new, |at| format!(" and at {at}"))
 }
 
-thread_local! {
-    static IS_TRYING: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Panics with the error at the caller's line: inside ops, a wrong shape is a programming error.
 #[cold]
 #[track_caller]
 pub(crate) fn fail(error: OpError) -> ! {
-    if IS_TRYING.get() {
-        // Somebody waits for it: nothing is to be printed.
-        std::panic::resume_unwind(Box::new(error.to_string()));
-    }
     panic!("{error}")
-}
-
-/// What `f` gives, or the words with which it panicked; an op that refuses its operands prints nothing.
-pub(crate) fn trying<R>(f: impl FnOnce() -> R) -> Result<R, String> {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            IS_TRYING.set(self.0);
-        }
-    }
-    let restore = Restore(IS_TRYING.replace(true));
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
-    drop(restore);
-    outcome.map_err(|panic| match panic.downcast::<String>() {
-        Ok(words) => *words,
-        Err(other) => other.downcast_ref::<&str>().map_or("it panicked", |words| *words).to_owned(),
-    })
 }
 
 /// Unwraps at the caller's line.

@@ -3,6 +3,7 @@
 //! One tensor type with runtime dtype and shape; every op goes through [`apply`]; gradient rules are
 //! written once, with tensors.
 
+pub mod ambient;
 mod apply;
 mod args;
 mod arithmetic;
@@ -30,7 +31,7 @@ pub use apply::apply;
 pub use args::{Axes, Dims, PerAxis};
 pub use autodiff::{
     Leaf, Pullback, checkpoint, custom_vjp, grad, hessian, hvp, jacobian, jvp, no_grad, try_value_and_grads,
-    value_and_grad, vjp, vmap,
+    value_and_grad, vjp, vmap, with_rule, without_derivative,
 };
 pub use create::Nested;
 pub use error::OpError;
@@ -52,4 +53,5 @@ pub use param::Param;
 pub use rng::Rng;
 pub use scalar::Scalar;
 pub use switch::Switch;
+pub use tape::CallerLine;
 pub use tensor::Tensor;

@@ -9,6 +9,7 @@ use parking_lot::{RawRwLock, RwLock};
 use thalweg_core::{Buffer, SpanMut, View, with_dtype};
 
 use crate::autodiff::Leaf;
+use crate::backward::leave_in_slot;
 use crate::error::fail;
 use crate::meta::Meta;
 use crate::switch::Switch;
@@ -168,10 +169,34 @@ impl Param {
         *self.0.value.write() = self.own(&value);
     }
 
+    /// Runs `f`, which may set these parameters and leave gradients in them. Afterwards they hold what they held: values and
+    /// gradients.
+    pub fn restoring<R>(params: &[Param], f: impl FnOnce() -> R) -> R {
+        struct Back<'a>(&'a [Param], Vec<Tensor>);
+        impl Drop for Back<'_> {
+            fn drop(&mut self) {
+                self.0.iter().zip(self.1.drain(..)).for_each(|(param, value)| *param.0.value.write() = value);
+            }
+        }
+        let _back = Back(params, params.iter().map(Param::ready).collect());
+        for param in params {
+            let mut value = param.0.value.write();
+            *value = param.own(&value);
+        }
+        f()
+    }
+
     /// What `backward` has left here since the value was last set.
     #[track_caller]
     pub fn grad(&self) -> Option<Tensor> {
         self.get().leaf_grad()
+    }
+
+    /// Adds to what `backward` has left here, as `backward` in a compiled function does when it has run.
+    pub fn add_grad(&self, grad: &Tensor) {
+        if let Some(history) = self.ready().history() {
+            leave_in_slot(&history.node, grad);
+        }
     }
 }
 
@@ -229,6 +254,21 @@ pub(crate) fn leaf(value: &Tensor) -> Tensor {
 mod tests {
     use super::*;
     use thalweg_core::DType;
+
+    #[test]
+    fn what_is_restored_has_its_value_and_gradient_again() {
+        let [w, n] = ["w", "n"].map(|name| Param::new(name, Tensor::from([1.0f32, 2.0])));
+        (w.get() * 3.0).sum(()).backward();
+        let inside = Param::restoring(&[w.clone(), n.clone()], || {
+            assert!(w.grad().is_none(), "a gradient that is left inside must not meet the old one");
+            (w.get() * 5.0).sum(()).backward();
+            n.set(n.get() * 10.0);
+            (w.grad().unwrap().to_vec::<f32>(), n.get().to_vec::<f32>())
+        });
+        assert_eq!(inside, (vec![5.0, 5.0], vec![10.0, 20.0]));
+        assert_eq!(w.grad().unwrap().to_vec::<f32>(), [3.0, 3.0]);
+        assert_eq!(n.get().to_vec::<f32>(), [1.0, 2.0]);
+    }
 
     #[test]
     fn neighbours_keep_values_and_gradients_and_change_by_themselves() {

@@ -52,9 +52,11 @@ pub(crate) enum Kind {
     Function { outputs: usize, backward: Backward },
 }
 
-/// Gradients of the results in, gradients of the operands out; `None` is zero.
-pub(crate) type Backward =
-    Box<dyn Fn(&[Option<Tensor>]) -> Result<Vec<Option<Tensor>>, OpError> + Send + Sync>;
+/// Gradients of the results in, gradients of the operands out; `None` is zero. The second argument says whether anybody wants that
+/// of an operand.
+pub(crate) type Backward = Box<
+    dyn Fn(&[Option<Tensor>], &dyn Fn(usize) -> bool) -> Result<Vec<Option<Tensor>>, OpError> + Send + Sync,
+>;
 
 /// What the tape holds for one node.
 #[derive(Default)]
@@ -134,10 +136,40 @@ pub(crate) fn on_behalf_of<R>(at: &'static Location<'static>, f: impl FnOnce() -
     f()
 }
 
+/// While it lives, what code in the files of a library applies belongs to the line that called the library: a plan that
+/// names lines of layers and optimisers would not tell which of them.
+pub struct CallerLine(Option<Caller>);
+
+/// A line, and where the files begin that stand in for it.
+type Caller = (&'static Location<'static>, &'static str);
+
+thread_local! {
+    static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
+}
+
+impl CallerLine {
+    /// `library` is how the paths of its files begin. A line of the library itself says nothing, so that the caller of before
+    /// stays.
+    pub fn set(at: &'static Location<'static>, library: &'static str) -> Self {
+        let outer = CALLER.get();
+        if !at.file().starts_with(library) {
+            CALLER.set(Some((at, library)));
+        }
+        Self(outer)
+    }
+}
+
+impl Drop for CallerLine {
+    fn drop(&mut self) {
+        CALLER.set(self.0);
+    }
+}
+
 /// The user's line of what is applied at `caller`.
 #[inline]
 pub(crate) fn line(caller: &'static Location<'static>) -> &'static Location<'static> {
-    FORWARD.get().unwrap_or(caller)
+    let called = || CALLER.get().filter(|(_, library)| caller.file().starts_with(library));
+    FORWARD.get().or_else(|| called().map(|(at, _)| at)).unwrap_or(caller)
 }
 
 /// Puts a thread-local back, also when `f` panics.

@@ -170,6 +170,11 @@ impl Tensor {
         }
     }
 
+    /// Whether two are clones of one: the same values with the same history.
+    pub fn is_same(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Whether this is a value of a trace, without data.
     #[inline]
     pub fn is_traced(&self) -> bool {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
-use crate::error::{OpError, fail, or_fail, trying};
+use crate::error::{OpError, fail, or_fail};
 use crate::meta::Meta;
 use crate::ops::Op;
 use crate::param::Param;
@@ -68,6 +68,8 @@ pub struct Recording {
     pub params: Vec<ParamUse>,
     /// The results.
     pub outputs: Vec<u32>,
+    /// What `backward` left in parameters.
+    pub grads: Vec<(Param, u32)>,
     /// The switches that the function looked at, and how they stood.
     pub switches: Vec<(Switch, bool)>,
 }
@@ -91,10 +93,36 @@ pub(crate) struct Trace {
 #[derive(Default)]
 struct Building {
     values: Vec<Recorded>,
-    /// Captured tensors by the address of their memory; the layout tells views apart.
-    captured: HashMap<usize, SmallVec<[u32; 1]>>,
+    /// Captured tensors; the layout tells views of one memory apart.
+    captured: HashMap<Found, SmallVec<[u32; 1]>>,
     region: u32,
     n_regions: u32,
+}
+
+/// What a captured tensor is known by. Several traces may enclose one, and each counts its values from 0.
+#[derive(PartialEq, Eq, Hash)]
+enum Found {
+    /// Ready: the address of its memory.
+    Ready(usize),
+    /// A value of an enclosing trace: the address of that trace, which its values keep alive, and the number.
+    Around(usize, u32),
+}
+
+impl Found {
+    fn of(t: &Tensor) -> Self {
+        match t.symbol() {
+            Some(symbol) => Found::Around(Arc::as_ptr(&symbol.trace).addr(), symbol.value),
+            None => Found::Ready(t.view().address().addr()),
+        }
+    }
+}
+
+/// Whether gradients flow from both into the same: `x` and `x.stop_gradient()` are two operands of a body.
+fn same_history(a: &Tensor, b: &Tensor) -> bool {
+    match (a.history(), b.history()) {
+        (Some(a), Some(b)) => Arc::ptr_eq(&a.node, &b.node) && a.output == b.output,
+        (a, b) => a.is_none() && b.is_none(),
+    }
 }
 
 /// The trace that runs on this thread, with the present values of its parameters.
@@ -121,15 +149,7 @@ thread_local! {
 /// ```
 #[track_caller]
 pub fn record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Recording {
-    record_at(inputs, f, Location::caller())
-}
-
-#[track_caller]
-fn record_at(
-    inputs: &[Meta],
-    f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-    at: &'static Location<'static>,
-) -> Recording {
+    let at = Location::caller();
     let trace = Arc::<Trace>::default();
     let inputs: Vec<Tensor> =
         inputs.iter().enumerate().map(|(i, meta)| trace.push(Source::Input(i), meta.clone(), at)).collect();
@@ -137,6 +157,15 @@ fn record_at(
     let outputs = f(&inputs);
     let outputs = or_fail(outputs.iter().map(|y| trace.value_of(y, at)).collect());
     let (params, switches) = guard.leave();
+    let left = params.iter().filter_map(|(param, value, ..)| Some((param.clone(), value.leaf_grad()?)));
+    let grads: Vec<(Param, u32)> =
+        or_fail(left.map(|(param, grad)| Ok((param, trace.value_of(&grad, at)?))).collect());
+    if let Some((param, _)) = grads.first().filter(|_| is_recording()) {
+        panic!(
+            "backward: the body of a decision or loop leaves a gradient in param `{}`; use `grad`, or call `backward` outside it",
+            param.name()
+        );
+    }
     let params = params.into_iter().map(|(param, value, read, written)| {
         let write = written.then(|| trace.value_of(&value, at)).transpose()?;
         Ok(ParamUse { param, read, write })
@@ -144,15 +173,7 @@ fn record_at(
     let params = or_fail(params.collect());
     trace.is_over.store(true, Ordering::Relaxed);
     let values = std::mem::take(&mut trace.lock().values);
-    Recording { values, params, outputs, switches }
-}
-
-/// [`record`] for kinds of operands that the function may not be meant for: the words of what refused them,
-/// instead of a panic.
-#[track_caller]
-pub fn try_record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Result<Recording, String> {
-    let at = Location::caller();
-    trying(|| record_at(inputs, f, at))
+    Recording { values, params, outputs, grads, switches }
 }
 
 /// Whether code on this thread is being traced.
@@ -188,15 +209,9 @@ impl Trace {
     fn capture(&self, t: &Tensor, at: &'static Location<'static>) -> u32 {
         let mut building = self.lock();
         let Building { values, captured, region, .. } = &mut *building;
-        let address = match t.symbol() {
-            Some(symbol) => symbol.value as usize,
-            None => t.view().address().addr(),
-        };
-        let same = captured.entry(address).or_default();
+        let same = captured.entry(Found::of(t)).or_default();
         let known = same.iter().find(|&&v| match &values[v as usize].source {
-            Source::Captured(c) => {
-                c.meta() == t.meta() && c.layout() == t.layout() && c.is_traced() == t.is_traced()
-            }
+            Source::Captured(c) => c.meta() == t.meta() && c.layout() == t.layout() && same_history(c, t),
             _ => false,
         });
         if let Some(&value) = known {

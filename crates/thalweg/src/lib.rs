@@ -58,8 +58,9 @@ pub use thalweg_kernels::simd::{Isa, isa};
 pub use thalweg_kernels::threads::{set_threads, threads};
 pub use thalweg_nn::*;
 pub use thalweg_runtime::{
-    Debugger, Executor, Finding, Jit, JitOptions, Peak, Plan, Profile, RunError, STAGES, Session, StepInfo,
-    Stepped, Tree, autobatch, cond, jit, jit_with, parse_graph, probe, remat, scan, tree, while_loop,
+    Debugger, Executor, Finding, Jit, JitOptions, Params, Peak, Plan, Profile, RunError, STAGES, Session,
+    StepInfo, Stepped, Tree, autobatch, cond, jit, jit_with, parse_graph, probe, remat, scan, tree,
+    while_loop,
 };
 pub use thalweg_tensor::*;
 

@@ -1,7 +1,7 @@
 //! Common-subexpression elimination: equal nodes of one region become one node.
 //!
 //! Every op is a function of its operands (random numbers are functions of a key), so equal nodes
-//! have equal values. Regions keep recomputed values apart: merging them would undo the
+//! have equal values; what one does besides is done as often as it was written. Regions keep recomputed values apart: merging them would undo the
 //! recomputation.
 
 use std::hash::BuildHasher;
@@ -17,6 +17,9 @@ pub fn cse(graph: &Graph) -> Graph {
     let mut seen: FxHashMap<u64, SmallVec<[NodeId; 2]>> = FxHashMap::default();
     seen.reserve(graph.nodes().len());
     graph.rewrite(|out, node| {
+        if matches!(&node.kind, Kind::Op(op) if op.has_effect()) {
+            return out.push(node);
+        }
         let alike = seen.entry(FxBuildHasher.hash_one(key(&node))).or_default();
         match alike.iter().find(|&&id| key(out.node(id)) == key(&node)) {
             Some(&id) => id,

@@ -1,4 +1,4 @@
-//! Dead-code elimination: what no result and no write depends on is dropped.
+//! Dead-code elimination: what no result, no write and no effect depends on is dropped.
 //!
 //! Keeps operands, which have positions, and the order of everything else. An op that could only
 //! fail (an index out of range) is dropped as well when nobody reads it.
@@ -8,7 +8,7 @@ use crate::graph::{Graph, Kind};
 /// See the module.
 pub fn dce(graph: &Graph) -> Graph {
     let mut live = vec![false; graph.nodes().len()];
-    graph.roots().for_each(|id| live[id.index()] = true);
+    graph.roots().chain(graph.effects()).for_each(|id| live[id.index()] = true);
     for id in graph.ids().rev() {
         if live[id.index()] {
             graph.node(id).inputs.iter().for_each(|i| live[i.index()] = true);

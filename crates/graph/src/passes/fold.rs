@@ -15,6 +15,9 @@ const MAX_ELEMENTS: usize = 1024;
 pub fn fold(graph: &Graph) -> Graph {
     graph.rewrite(|out, node| {
         let Kind::Op(op) = &node.kind else { return out.push(node) };
+        if op.has_effect() {
+            return out.push(node);
+        }
         let operands: Option<Vec<Tensor>> = node
             .inputs
             .iter()

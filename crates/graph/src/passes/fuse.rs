@@ -5,9 +5,9 @@
 //! and of the one number that a row was reduced to, however often. A reshape or broadcast in between costs nothing and comes along.
 //!
 //! A group runs as a unit, so two groups may be joined only if no value leaves one, passes through
-//! something outside and comes back into the other. Only annotates: nodes and their order stay.
+//! something outside and comes back into the other; an op with an effect counts as reading the one before it. Only annotates: nodes and their order stay.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 use thalweg_core::Layout;
@@ -123,6 +123,8 @@ struct Units<'a> {
     /// For each unit with an op on rows.
     rows: Vec<Option<Rows>>,
     readers: Vec<Vec<NodeId>>,
+    /// For each op with an effect, the one that must run before it.
+    effect_before: HashMap<u32, NodeId>,
     /// For each position, the first member of any unit that reaches to it or beyond.
     low: Vec<u32>,
 }
@@ -138,7 +140,10 @@ impl<'a> Units<'a> {
         for id in graph.ids() {
             graph.node(id).inputs.iter().for_each(|&input| readers[input.index()].push(id));
         }
-        Self { graph, roles, unit_of: (0..n).collect(), members, rows, readers, low: (0..n).collect() }
+        let effects: Vec<NodeId> = graph.effects().collect();
+        let effect_before = effects.windows(2).map(|two| (two[1].0, two[0])).collect();
+        let (unit_of, low) = ((0..n).collect(), (0..n).collect());
+        Self { graph, roles, unit_of, members, rows, readers, effect_before, low }
     }
 
     fn role(&self, id: NodeId) -> Role {
@@ -245,7 +250,9 @@ impl<'a> Units<'a> {
 
     /// The units that a unit reads, itself left out.
     fn reads(&self, unit: u32) -> impl Iterator<Item = u32> + '_ {
-        let inputs = self.members[unit as usize].iter().flat_map(|&i| &self.graph.nodes()[i as usize].inputs);
+        let members = &self.members[unit as usize];
+        let effects = members.iter().filter_map(|i| self.effect_before.get(i));
+        let inputs = members.iter().flat_map(|&i| &self.graph.nodes()[i as usize].inputs).chain(effects);
         inputs.map(|&i| self.unit(i)).filter(move |&u| u != unit)
     }
 

@@ -110,7 +110,7 @@ fn same_interface(before: &Graph, after: &Graph) -> Result<(), GraphError> {
 
 /// Parses, runs a pass, and compares texts; both sides are parsed, so that names may differ.
 #[cfg(test)]
-pub(crate) fn check(pass: Pass, before: &str, after: &str) {
+pub(crate) fn check(pass: impl Fn(&Graph) -> Graph, before: &str, after: &str) {
     let graph: Graph = before.parse().unwrap_or_else(|e| panic!("{e}"));
     let changed = pass(&graph);
     crate::verify(&changed).unwrap_or_else(|e| panic!("{e}\n{changed}"));

@@ -1,10 +1,12 @@
 //! Layers made of layers.
 
+use std::panic::Location;
+
 use thalweg_derive::Module;
 use thalweg_tensor::Tensor;
 
 use crate::module::{Layer, Module, Visitor};
-use crate::summary::Frame;
+use crate::summary::{Frame, caller_line};
 
 /// Layers one after the other, named by their positions.
 ///
@@ -23,6 +25,8 @@ use crate::summary::Frame;
 #[derive(Default)]
 pub struct Sequential {
     layers: Vec<Box<dyn Layer + Send + Sync>>,
+    /// Where each was added: plans name these lines, since the one that calls `forward` is the same for all.
+    lines: Vec<&'static Location<'static>>,
 }
 
 impl Sequential {
@@ -32,12 +36,15 @@ impl Sequential {
     }
 
     /// Adds a layer to the end.
+    #[track_caller]
     pub fn then(mut self, layer: impl Layer + Send + Sync + 'static) -> Self {
         self.layers.push(Box::new(layer));
+        self.lines.push(Location::caller());
         self
     }
 
     /// Adds a function to the end.
+    #[track_caller]
     pub fn map(self, f: impl Fn(&Tensor) -> Tensor + Send + Sync + 'static) -> Self {
         self.then(Map { f: Box::new(f) })
     }
@@ -59,7 +66,8 @@ impl Layer for Sequential {
     fn forward(&self, x: &Tensor) -> Tensor {
         let frame = Frame::open();
         let mut x = x.clone();
-        for layer in &self.layers {
+        for (layer, line) in self.layers.iter().zip(&self.lines) {
+            let _line = caller_line(line);
             x = layer.forward(&x);
         }
         frame.close(self, x)

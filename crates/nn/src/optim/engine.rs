@@ -1,6 +1,7 @@
 //! The engine that every optimiser runs on.
 
 use std::collections::BTreeMap;
+use std::panic::Location;
 use std::path::Path;
 
 use thalweg_core::DType;
@@ -12,6 +13,7 @@ use crate::module::{Module, Named};
 use crate::optim::group::{Decay, Group};
 use crate::optim::slots::Slots;
 use crate::schedule::Schedule;
+use crate::summary::caller_line;
 use crate::weights::{read_tensors, save_named, set_named};
 
 /// How one parameter moves. This is all that a new optimiser needs:
@@ -164,9 +166,11 @@ impl<R: Rule> Optimizer<R> {
     }
 
     /// [`Optimizer::step`] as a `Result`; an error leaves everything as it was.
+    #[track_caller]
     pub fn try_step(&mut self, net: &(impl Module + ?Sized), loss: &Tensor) -> Result<(), OpError> {
         let params = net.trainable();
         let gradients = loss.try_grad(&params.iter().collect::<Vec<_>>())?;
+        let _line = caller_line(Location::caller());
         self.update(&params, &gradients);
         Ok(())
     }
@@ -187,6 +191,7 @@ impl<R: Rule> Optimizer<R> {
                 g.shape()
             );
         }
+        let _line = caller_line(Location::caller());
         self.update(&params, gradients);
     }
 

@@ -1,6 +1,6 @@
 //! Several tensors as one: an op has one result.
 
-use thalweg_core::{DType, ViewMut, with_dtype};
+use thalweg_core::{DType, Element, View, ViewMut, with_dtype};
 use thalweg_tensor::{Meta, Tensor};
 
 /// i64 numbers travel among floats as multiples of this, and what is left.
@@ -10,6 +10,9 @@ const HALF: i64 = 1 << 32;
 #[derive(Clone)]
 pub(super) struct Packing {
     pub(super) parts: Vec<Meta>,
+    /// Where each part begins.
+    starts: Vec<usize>,
+    len: usize,
     dtype: DType,
 }
 
@@ -19,61 +22,57 @@ impl Packing {
     pub(super) fn new(parts: Vec<Meta>) -> Self {
         let first = parts.first().map_or(DType::F32, |m| m.dtype);
         let dtype = if parts.iter().all(|m| m.dtype == first) { first } else { DType::F64 };
-        Self { parts, dtype }
+        let mut packing = Self { starts: Vec::new(), len: 0, parts, dtype };
+        for part in &packing.parts {
+            packing.starts.push(packing.len);
+            let places = if packing.is_halved(part.dtype) { 2 } else { 1 };
+            packing.len += places * part.numel();
+        }
+        packing
     }
 
     pub(super) fn meta(&self) -> Meta {
-        Meta::new(self.dtype, [self.parts.iter().map(|m| self.width(m)).sum::<usize>()])
+        Meta::new(self.dtype, [self.len])
     }
 
     fn is_halved(&self, dtype: DType) -> bool {
         dtype == DType::I64 && self.dtype != DType::I64
     }
 
-    /// How many places a part takes.
-    fn width(&self, part: &Meta) -> usize {
-        if self.is_halved(part.dtype) { 2 * part.numel() } else { part.numel() }
-    }
-
-    pub(super) fn pack(&self, tensors: &[Tensor]) -> Tensor {
-        let mut flat = Vec::new();
-        for t in tensors.iter().map(|t| t.reshape(t.numel())) {
-            if self.is_halved(t.dtype()) {
-                let (high, low) = (t.floor_divide(HALF), t.remainder(HALF));
-                flat.extend([high.to_dtype(self.dtype), low.to_dtype(self.dtype)]);
-            } else {
-                flat.push(t.to_dtype(self.dtype));
-            }
-        }
-        match flat.is_empty() {
-            true => Tensor::zeros([0], self.dtype),
-            false => Tensor::concat(&flat.iter().collect::<Vec<_>>(), 0),
-        }
-    }
-
     pub(super) fn unpack(&self, packed: &Tensor) -> Vec<Tensor> {
-        let mut at = 0;
-        let part = |m: &Meta| {
-            let (start, n) = (at, m.numel());
-            at += self.width(m);
+        let part = |(m, &start): (&Meta, &usize)| {
+            let n = m.numel();
             let piece = |from: usize| packed.narrow(0, from, n).reshape(&m.shape).to_dtype(m.dtype);
             match self.is_halved(m.dtype) {
                 true => piece(start) * HALF + piece(start + n),
                 false => piece(start),
             }
         };
-        self.parts.iter().map(part).collect()
+        self.parts.iter().zip(&self.starts).map(part).collect()
     }
 
-    /// Fills the result of an op.
-    pub(super) fn write(&self, tensors: &[Tensor], y: &mut ViewMut<'_>) {
-        let packed = self.pack(tensors);
-        with_dtype!(self.dtype, T => {
-            let y = y.dense::<T>();
-            match packed.view().dense::<T>() {
-                Some(x) => y.copy_from_slice(x),
-                None => y.iter_mut().zip(packed.view().iter::<T>()).for_each(|(y, x)| *y = x),
+    /// Writes one part of the result of an op, or the `t`-th piece of it.
+    pub(super) fn write(&self, part: usize, t: usize, x: &View<'_>, y: &mut ViewMut<'_>) {
+        let (n, numel) = (x.layout().numel(), self.parts[part].numel());
+        let from = self.starts[part] + t * n;
+        if self.is_halved(x.dtype()) {
+            let y = y.dense::<f64>();
+            for (i, v) in x.iter::<i64>().enumerate() {
+                y[from + i] = v.div_euclid(HALF) as f64;
+                y[from + numel + i] = v.rem_euclid(HALF) as f64;
             }
-        });
+        } else if x.dtype() == self.dtype {
+            with_dtype!(self.dtype, T => fill::<T, T>(x, &mut y.dense::<T>()[from..from + n], |v| v));
+        } else {
+            let y = &mut y.dense::<f64>()[from..from + n];
+            with_dtype!(x.dtype(), T => fill::<T, f64>(x, y, T::to_f64));
+        }
+    }
+}
+
+fn fill<T: Element, U: Element>(x: &View<'_>, y: &mut [U], f: impl Fn(T) -> U) {
+    match x.dense::<T>() {
+        Some(x) => y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x)),
+        None => y.iter_mut().zip(x.iter::<T>()).for_each(|(y, x)| *y = f(x)),
     }
 }

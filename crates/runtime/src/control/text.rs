@@ -9,7 +9,10 @@ use thalweg_graph::{Graph, GraphError, Kind};
 use thalweg_tensor::Meta;
 use thalweg_tensor::ops::Custom;
 
-use super::{Body, Choice, Loop, LoopGrad, Packing, float_parts};
+use super::body::Body;
+use super::cond::Choice;
+use super::loop_grad::LoopGrad;
+use super::loops::{Loop, Shape};
 
 /// Reads the text of a graph with decisions and loops in it.
 ///
@@ -35,7 +38,7 @@ pub fn parse_graph(text: &str) -> Result<Graph, GraphError> {
 enum Text {
     Cond(BodyText, BodyText),
     Loop(LoopText),
-    LoopGrad(LoopText, BodyText),
+    LoopGrad(LoopText, LoopText),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -44,8 +47,12 @@ struct LoopText {
     test: Option<BodyText>,
     n_steps: usize,
     n_state: usize,
+    #[serde(default)]
+    n_hidden: usize,
     n_sequences: usize,
     n_found: usize,
+    #[serde(default)]
+    is_reversed: bool,
 }
 
 /// A text numbers operands in the order in which they stand; `order` has the true number of each.
@@ -65,7 +72,7 @@ pub(super) fn of_loop(op: &Loop) -> String {
 }
 
 pub(super) fn of_loop_grad(op: &LoopGrad) -> String {
-    written(&Text::LoopGrad(loop_text(&op.forward), body_text(&op.back)))
+    written(&Text::LoopGrad(loop_text(&op.forward), loop_text(&op.back)))
 }
 
 fn written(text: &Text) -> String {
@@ -76,10 +83,12 @@ fn loop_text(op: &Loop) -> LoopText {
     LoopText {
         body: body_text(&op.body),
         test: op.test.as_ref().map(body_text),
-        n_steps: op.n_steps,
-        n_state: op.n_state,
-        n_sequences: op.n_sequences,
+        n_steps: op.shape.n_steps,
+        n_state: op.shape.n_state,
+        n_hidden: op.shape.n_hidden,
+        n_sequences: op.shape.n_sequences,
         n_found: op.n_found,
+        is_reversed: op.shape.is_reversed,
     }
 }
 
@@ -96,7 +105,7 @@ fn read(text: &str) -> Result<Custom, String> {
     Ok(match text {
         Text::Cond(then, otherwise) => Custom::new(choice([read_body(then)?, read_body(otherwise)?])?),
         Text::Loop(text) => Custom::new(read_loop(text)?),
-        Text::LoopGrad(forward, back) => Custom::new(loop_grad(read_loop(forward)?, read_body(back)?)?),
+        Text::LoopGrad(forward, back) => Custom::new(loop_grad(read_loop(forward)?, read_loop(back)?)?),
     })
 }
 
@@ -111,21 +120,20 @@ fn read_body(BodyText { order, graph }: BodyText) -> Result<Body, String> {
 }
 
 fn choice(bodies: [Body; 2]) -> Result<Choice, String> {
-    let [then, otherwise] = bodies.each_ref().map(|b| b.graph.output_metas());
-    require(then == otherwise, "the branches give different results")?;
-    let packing = Packing::new(then.into_iter().cloned().collect());
-    let n_operands = bodies.each_ref().map(|b| b.graph.inputs.len());
-    Ok(Choice { bodies, n_operands, packing })
+    let [then, otherwise] = bodies.each_ref().map(|b| (b.operands(), b.results()));
+    require(then.1 == otherwise.1, "the branches give different results")?;
+    require(then.0 == otherwise.0, "the branches have different operands")?;
+    Ok(Choice::new(bodies))
 }
 
 fn read_loop(text: LoopText) -> Result<Loop, String> {
-    let LoopText { body, test, n_steps, n_state, n_sequences, n_found } = text;
+    let LoopText { body, test, n_steps, n_state, n_hidden, n_sequences, n_found, is_reversed } = text;
     let (body, test) = (read_body(body)?, test.map(read_body).transpose()?);
     let n_operands = n_state.checked_add(n_sequences).and_then(|n| n.checked_add(n_found));
-    let (operands, results) = (body.operands(), body.graph.output_metas());
+    let (operands, results) = (body.operands(), body.results());
     require(n_operands == Some(operands.len()), "a loop's body has another number of operands")?;
+    require(n_hidden <= n_state, "a loop has more parameters than state")?;
     let keeps = |metas: &[Meta]| metas.len() >= n_state && metas[..n_state] == operands[..n_state];
-    let results: Vec<Meta> = results.into_iter().cloned().collect();
     require(keeps(&results), "a loop's body does not keep its state")?;
     let n_stacked = results.len() - n_state;
     require(n_stacked == 0 || n_steps > 0, "a loop without turns stacks nothing")?;
@@ -139,19 +147,18 @@ fn read_loop(text: LoopText) -> Result<Loop, String> {
     for m in long {
         m.shape.inserted(0, n_steps).check_countable().map_err(|e| e.to_string())?;
     }
-    let packing = Loop::packing(&body.graph, n_state, n_steps);
-    Ok(Loop { body, test, n_steps, n_state, n_sequences, n_found, packing })
+    let shape = Shape { n_steps, n_state, n_hidden, n_sequences, is_reversed };
+    Ok(Loop::new(body.graph, test.map(|t| t.graph), shape))
 }
 
-fn loop_grad(forward: Loop, back: Body) -> Result<LoopGrad, String> {
-    let operands = forward.body.operands();
-    let results = forward.body.graph.output_metas().into_iter().cloned();
-    let wanted = [operands.clone(), float_parts(results)].concat();
-    require(back.operands() == wanted, "the way back of a loop has other operands")?;
-    let gradients: Vec<Meta> = back.graph.output_metas().into_iter().cloned().collect();
-    require(gradients == float_parts(operands), "the way back of a loop has other results")?;
-    let packing = forward.packing_of_gradient();
-    Ok(LoopGrad { forward, back, packing })
+fn loop_grad(forward: Loop, back: Loop) -> Result<LoopGrad, String> {
+    require(forward.test.is_some() && back.test.is_none(), "the way back of a loop is that of a test")?;
+    require(back.body.results().len() == back.shape.n_state, "the way back of a loop stacks something")?;
+    let (there, here) = (forward.body.operands(), back.body.operands());
+    let here = &here[back.shape.n_state..];
+    let fits = back.shape.n_sequences == forward.shape.n_state && here.starts_with(&there);
+    require(fits, "the way back of a loop has other operands")?;
+    Ok(LoopGrad::new(forward, back))
 }
 
 fn require(holds: bool, otherwise: &str) -> Result<(), String> {

@@ -21,6 +21,8 @@ struct Card {
     title: String,
     /// The ops of a group, in short.
     ops: Vec<String>,
+    /// What an op with bodies runs inside, a line per step.
+    inside: Vec<String>,
     /// Names of parameters that are read, that are written, and of results.
     reads: Vec<String>,
     writes: Vec<String>,
@@ -95,19 +97,24 @@ impl Plan {
                 _ => format!("{i} · {}", info.name()),
             };
             let ops = if kind == CardKind::Fused { info.ops.clone() } else { vec![] };
-            cards.push(Card { kind, ops, cost: info.cost, lines: info.source_lines(), ..card(title) });
+            let (lines, inside) = (info.source_lines(), info.inside);
+            cards.push(Card { kind, ops, inside, cost: info.cost, lines, ..card(title) });
         }
-        // Views cost no step: a reader of a view reads what lies under it.
-        let under = |mut id: NodeId| {
-            while !made_by.contains_key(&id) && matches!(graph.node(id).kind, Kind::Op(_)) {
-                id = graph.node(id).inputs[0];
+        // Views, and parameters that lie side by side, cost no step: whoever reads them reads what lies under them.
+        let under_all = |id: NodeId| {
+            let (mut found, mut stack) = (Vec::new(), vec![id]);
+            while let Some(id) = stack.pop() {
+                match made_by.contains_key(&id) || !matches!(graph.node(id).kind, Kind::Op(_)) {
+                    true => found.push(id),
+                    false => stack.extend(graph.node(id).inputs.iter().rev()),
+                }
             }
-            id
+            found
         };
+        let under = |id: NodeId| under_all(id).first().copied().unwrap_or(id);
         let mut readers: Vec<(NodeId, Vec<usize>)> = Vec::new();
         let mut position: HashMap<NodeId, usize> = HashMap::new();
-        let mut read = |id: NodeId, by: usize, cards: &mut Vec<Card>| {
-            let id = under(id);
+        let mut read_one = |id: NodeId, by: usize, cards: &mut Vec<Card>| {
             if let Kind::Param(p) = graph.node(id).kind {
                 push_once(&mut cards[by].reads, &graph.params[p]);
             }
@@ -120,6 +127,9 @@ impl Plan {
                     readers[at].1.push(by);
                 }
             }
+        };
+        let mut read = |id: NodeId, by: usize, cards: &mut Vec<Card>| {
+            under_all(id).into_iter().for_each(|id| read_one(id, by, cards));
         };
         for i in 0..self.n_steps() {
             for &id in &self.steps[i].nodes {
@@ -158,6 +168,7 @@ fn card(title: String) -> Card {
         kind: CardKind::Single,
         title,
         ops: Vec::new(),
+        inside: Vec::new(),
         reads: Vec::new(),
         writes: Vec::new(),
         results: Vec::new(),

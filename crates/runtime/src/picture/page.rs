@@ -28,6 +28,7 @@ pub(super) struct Size {
 
 pub(super) fn measure(card: &Card) -> Size {
     let mut ops = wrapped(&runs(&card.ops));
+    ops.extend(card.inside.iter().map(|line| step_name(line)));
     if ops.len() > MAX_LINES {
         let rest = ops.len() - MAX_LINES + 1;
         ops.truncate(MAX_LINES - 1);
@@ -98,6 +99,15 @@ fn runs(ops: &[String]) -> Vec<String> {
     ops.chunk_by(|a, b| a == b)
         .map(|run| if run.len() > 1 { format!("{}×{}", run[0], run.len()) } else { run[0].clone() })
         .collect()
+}
+
+/// The beginning of a line of a plan: what the step runs, without its result and cost.
+fn step_name(line: &str) -> String {
+    let indent = line.len() - line.trim_start().len();
+    let name = line[indent..].split("  ").next().unwrap_or_default();
+    let name: String = name.chars().take(WRAP - indent.min(WRAP)).collect();
+    // Spaces at the beginning of a text are not drawn.
+    format!("{}{name}", "\u{a0}".repeat(indent))
 }
 
 fn wrapped(words: &[String]) -> Vec<String> {
@@ -190,6 +200,7 @@ fn block(i: usize, card: &Card, size: &Size, x: f64, y: f64, share: f64) -> Stri
             .filter(|(_, l)| !l.is_empty())
             .map(|(w, l)| format!("{w}{}", l.join(", "))),
     );
+    info.extend(card.inside.iter().cloned());
     info.push(cost(card));
     info.extend(card.lines.iter().cloned());
     let (w, h) = (size.width, size.height);

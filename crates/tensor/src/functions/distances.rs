@@ -44,7 +44,7 @@ impl Tensor {
         if p == 2.0 && (a.size(-2) > MANY_ROWS || b.size(-2) > MANY_ROWS) {
             let squares = a.square().sum_keepdim(-1) + b.square().sum_keepdim(-1).t();
             let distance = (squares - a.matmul(&b.t()) * 2.0).clamp_min(0.0);
-            return root_or_zero(&distance, Tensor::sqrt);
+            return root_or_zero(&distance, 2.0);
         }
         (a.unsqueeze(-2) - b.unsqueeze(-3)).vector_norm(p, -1)
     }

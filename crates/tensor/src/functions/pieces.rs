@@ -113,7 +113,7 @@ impl Tensor {
         }
         let views: Vec<Tensor> = views(&self.stop_gradient());
         let metas: Vec<Meta> = views.iter().map(|y| y.meta().clone()).collect();
-        let join = move |dy: &[Option<Tensor>]| {
+        let join = move |dy: &[Option<Tensor>], _: &dyn Fn(usize) -> bool| {
             let zeros = |m: &Meta| Tensor::zeros(&m.shape, m.dtype);
             let dy: Vec<Tensor> =
                 dy.iter().zip(&metas).map(|(g, m)| g.clone().unwrap_or_else(|| zeros(m))).collect();

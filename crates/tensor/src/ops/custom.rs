@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use thalweg_core::{View, ViewMut};
+use thalweg_kernels::scratch::Scratch;
 
 use crate::apply::apply;
 use crate::error::{OpError, fail};
@@ -56,6 +57,12 @@ pub trait CustomOp: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Whether computing the result does something besides, such as printing: in a compiled function the op then runs once per
+    /// call also if nobody reads the result, and such ops run in the order in which they were applied.
+    fn has_effect(&self) -> bool {
+        false
+    }
+
     /// What the op is, for graphs as text: whoever reads it must be able to make the op from it. `None` for an op that is code
     /// and nothing else; a graph with it can be printed but not read back.
     fn text(&self) -> Option<String> {
@@ -93,6 +100,11 @@ impl Custom {
         Self(Arc::new(op))
     }
 
+    /// An op that somebody else holds too.
+    pub fn shared(op: Arc<impl CustomOp>) -> Self {
+        Self(op)
+    }
+
     /// See [`CustomOp::text`].
     pub fn text(&self) -> Option<String> {
         self.0.text()
@@ -108,6 +120,10 @@ impl Custom {
 
     pub(crate) fn inside(&self) -> Vec<String> {
         self.0.inside()
+    }
+
+    pub(crate) fn has_effect(&self) -> bool {
+        self.0.has_effect()
     }
 
     pub(crate) fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {
@@ -131,7 +147,7 @@ impl Custom {
     }
 
     pub(crate) fn eval(&self, x: &[View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
-        let x: smallvec::SmallVec<[&View<'_>; 8]> = x.iter().collect();
+        let x = Scratch::each(x.len(), |i| &x[i]);
         self.0.try_eval(&x, y)
     }
 }

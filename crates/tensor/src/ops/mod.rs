@@ -272,6 +272,11 @@ impl Op {
         }
     }
 
+    /// Whether computing the result does something besides; see [`CustomOp::has_effect`].
+    pub fn has_effect(&self) -> bool {
+        matches!(self, Op::Custom(op) if op.has_effect())
+    }
+
     /// The attributes as text: `(axis:0,keep:true)`, `()` where there are none.
     pub fn attributes(&self) -> String {
         fn text<P: Primitive>(op: &P) -> String {

@@ -4,9 +4,10 @@ use thalweg_core::DType;
 use thalweg_runtime::{cond, scan, while_loop};
 use thalweg_tensor::{
     AttentionOptions, AvgPoolOptions, BatchNormOptions, CellWeights, ConvOptions, MaxPoolOptions, Param,
-    RnnActivation, Tensor, checkpoint,
+    RnnActivation, Tensor, checkpoint, hvp,
 };
 
+use super::steered::steered;
 use super::{Draw, World};
 
 /// The program of a seed: what it returns, after it has set its parameters.
@@ -14,14 +15,14 @@ pub fn program(seed: u64, world: &World, inputs: &[Tensor]) -> Vec<Tensor> {
     let params = &world.params;
     let mut draw = Draw { seed, at: 0 };
     let mut values: Vec<Tensor> = inputs.iter().cloned().chain(params.iter().map(Param::get)).collect();
-    let has_loops = draw.chance(30);
+    let is_steered = draw.chance(30);
     let most = if world.is_large { 1 << 16 } else { 1 << 12 };
     for _ in 0..2 + draw.below(12) {
         let value = match draw.below(100) {
             0..8 => remembered(&mut draw, &values),
             8..22 => layer(&mut draw, &values, world),
             // Not both in one program: the one is compared bit for bit, the other cannot be.
-            22..28 if has_loops => steered(&mut draw, &values),
+            22..28 if is_steered => steered(&mut draw, &values, world, 0),
             22..28 => narrow(&mut draw, &values),
             _ => op(&mut draw, &values, most),
         };
@@ -38,16 +39,46 @@ pub fn program(seed: u64, world: &World, inputs: &[Tensor]) -> Vec<Tensor> {
         .reduce(|a, b| a + b)
         .unwrap_or_else(|| values[0].mean(()));
     let mut results = vec![values[n - 1].clone(), loss.clone()];
-    if loss.is_tracked() {
-        let wanted: Vec<&Param> = params.iter().collect();
-        for (p, g) in params.iter().zip(loss.grad_or_zeros(&wanted)) {
-            if draw.chance(70) {
-                p.set(p.get() - &g * 0.1);
-            }
-            results.push(g);
+    // Zeros where a parameter is not reached: eagerly, that depends on the turns that a loop took.
+    let wanted: Vec<&Param> = params.iter().collect();
+    for (p, g) in params.iter().zip(loss.grad_or_zeros(&wanted)) {
+        if draw.chance(70) {
+            p.set(p.get() - &g * 0.1);
         }
+        results.push(g);
+    }
+    if draw.chance(10) {
+        results.push(curvature(&mut draw, &values[0], world));
     }
     results
+}
+
+/// A second derivative, through a decision or a loop if there is one.
+fn curvature(draw: &mut Draw, x: &Tensor, world: &World) -> Tensor {
+    let x = x.to_dtype(DType::F32).stop_gradient();
+    let x = x.reshape(x.numel()).narrow(0, 0, x.numel().min(6));
+    let (kind, v) = (draw.below(if world.has_loops { 5 } else { 1 }), x.cos());
+    hvp(|x| bent(kind, x), &x, &v)
+}
+
+fn bent(kind: usize, x: &Tensor) -> Tensor {
+    let y = match kind {
+        0 => x.tanh() * x,
+        1 => cond(&x.sum(()).gt(0.0), || x.sin() * x, || x.square().tanh()),
+        2 => scan(x.mean(()), x.clone(), |s, x| (s.tanh() * &x + 0.1, s * &x)).1,
+        3 => {
+            let start = (x.clone(), Tensor::scalar(0i64));
+            while_loop(start, |(_, n)| n.lt(3i64), |(y, n)| ((y * x).sin() + 0.2, n + 1i64)).0
+        }
+        _ => {
+            let turn = |s: Tensor, row: Tensor| {
+                let s = cond(&row.gt(0.0), || &s * &row + x.mean(()), || s.sin());
+                (s.clone(), s)
+            };
+            scan(x.sum(()), x.clone(), turn).1
+        }
+    };
+    y.sin().mean(())
 }
 
 /// An op inside a checkpoint.
@@ -68,24 +99,6 @@ fn narrow(draw: &mut Draw, values: &[Tensor]) -> Tensor {
         _ => x.sigmoid() / (x.abs() + 0.5),
     };
     if draw.chance(50) { y.to_dtype(DType::F32) } else { y }
-}
-
-/// Decisions and loops that depend on values.
-fn steered(draw: &mut Draw, values: &[Tensor]) -> Tensor {
-    let x = draw.pick(values).to_dtype(DType::F32);
-    match draw.below(3) {
-        0 => cond(&x.sum(()).gt(0.0), || x.tanh() * 2.0, || x.sin()),
-        1 => {
-            // What is infinite does not become small.
-            let goes_on = |x: &Tensor| {
-                let largest = x.abs().amax(());
-                largest.gt(1.0).logical_and(&largest.lt(1e6))
-            };
-            while_loop(x.reshape(x.numel()), goes_on, |x| x * 0.5 + 0.01)
-        }
-        _ if x.rank() > 0 => scan(x.select(0, 0), x, |sum, x| (&sum * 0.5 + &x, sum.tanh() * &x)).1,
-        _ => x,
-    }
 }
 
 /// Something with weights, a state or an index.
