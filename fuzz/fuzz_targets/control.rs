@@ -69,8 +69,12 @@ fn read(kind: u8, bytes: &[u8]) -> Option<(Peer, Message)> {
 
 fuzz_target!(|bytes: &[u8]| {
     let timing = Timing::default();
-    let join = |role| Join { role, nonce: 1, name: "x".into(), address: "127.0.0.1:1".into(), restored: None };
-    let size = Size { n_servers: 1, n_workers: 1, n_shards: 2, n_slots: 2, replicas: 1 };
+    let join = |role| {
+        let (name, address) = ("x".into(), "127.0.0.1:1".into());
+        let (host, settings) = Default::default();
+        Join { role, nonce: 1, name, address, restored: None, n_shards: 2, host, settings }
+    };
+    let size = Size { n_servers: 1, n_workers: 1, n_shards: Some(2), n_slots: 2, replicas: 1 };
     let mut coordinator = Coordinator::new(size, timing, None, None);
     let plan = Arc::new(Plan::new(Sync::Ssp(1), 2));
     let mut server = Server::new(plan, timing, join(Role::Server), Arc::new(|_, _| None));

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use thalweg::cluster::net::config::Config;
 use thalweg::cluster::programs::{Model, Solver, Values};
 use thalweg::cluster::{Cluster, ClusterError, OnCluster, Pulled};
 use thalweg::data::{Batches, Dataset};
@@ -17,7 +18,7 @@ use thalweg::{Module, Rng, Rule, Tensor, Tree, load_weights, set_weights};
 
 use crate::progress::{self, Bar, numbers};
 use crate::recipes::{self, Length, Recipe};
-use crate::train::{command, report};
+use crate::train::{STOPPED, command, report};
 
 /// Everything that decides what comes out: the `config.json` of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -252,8 +253,9 @@ impl Job {
             show()?;
         }
         report(&fitted, traffic, &self.out, self.json)?;
-        if fitted.ended == Ended::Stopped && self.stop.load(Ordering::Relaxed) {
-            std::process::exit(130);
+        // Launchers that number their processes take any status but 0 for a failure of the whole job.
+        if fitted.ended == Ended::Stopped && !Config::from_env()?.until_done {
+            std::process::exit(STOPPED);
         }
         Ok(())
     }

@@ -14,10 +14,16 @@ use thalweg_cluster::net::config::{Config, Etcd};
 use thalweg_cluster::net::handshake::Secret;
 use thalweg_cluster::net::process;
 
+use crate::train::STOPPED;
+
 /// The variable that says when a cluster was launched, in seconds since 1970: a name for what it leaves behind.
 pub const LAUNCHED: &str = "THALWEG_LAUNCHED";
 /// How long processes may take to end by themselves.
 const PATIENCE: Duration = Duration::from_secs(6);
+/// How long the last worker may take to save the run.
+const SAVING: Duration = Duration::from_secs(90);
+/// How long a stopped worker is waited for when the run is done.
+const GRACE: Duration = Duration::from_secs(2);
 /// A process that ended by itself is started again so often.
 const RESTARTS: u32 = 20;
 
@@ -34,17 +40,17 @@ pub struct Args {
     #[arg(long, default_value = "bsp")]
     sync: String,
     /// Make what workers push smaller: bf16, int8 or topk:ONE_IN, such as topk:100 or topk:0.01. What is left out comes
-    /// later. For dense tables, such as those of nets.
+    /// later. Sparse rows go as bf16 and int8 too; topk leaves them as they are.
     #[arg(long, default_value = "f32")]
     codec: String,
     /// Parts of every batch [default: the number of workers].
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     slots: Option<u32>,
     /// Parts of the parameters [default: the number of servers, up to four times as many of 1 MiB or more].
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
     shards: Option<u32>,
     /// Servers that hold each part, as long as there are so many [default: 2].
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     replicas: Option<u32>,
     /// Leave a worker that was killed dead; the others take over its slots. The same for one of several coordinators.
     #[arg(long)]
@@ -93,7 +99,13 @@ struct Process {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    args.sync.parse::<thalweg_cluster::Sync>()?;
+    let slots = args.slots.unwrap_or(args.workers);
+    if let thalweg_cluster::Sync::Backup(spare) = args.sync.parse()? {
+        ensure!(
+            spare < slots,
+            "--sync backup:{spare} leaves nobody of {slots} slots: say fewer, or more --slots"
+        );
+    }
     args.codec.parse::<thalweg_cluster::codec::Codec>()?;
     let end = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
@@ -105,7 +117,7 @@ pub fn run(args: &Args) -> Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
     let launch = Launch { args, meeting: &meeting, secret, folder: &folder, launched: now.as_secs() };
     println!("{meeting}");
-    let mut processes = Cluster(Vec::new());
+    let mut processes = Cluster(Vec::new(), PATIENCE);
     match args.n_coordinators() {
         1 => processes.0.push(launch.start("coordinator", "coordinator".into(), 0)?),
         n => {
@@ -120,6 +132,7 @@ pub fn run(args: &Args) -> Result<()> {
     for i in 0..args.workers {
         processes.0.push(launch.start("worker", format!("worker-{i}"), 0)?);
     }
+    let mut stopped_since = None;
     while !end.load(Ordering::Relaxed) {
         for i in 0..processes.0.len() {
             let process = &mut processes.0[i];
@@ -133,6 +146,10 @@ pub fn run(args: &Args) -> Result<()> {
                 _ if left => {
                     eprintln!("thalweg: {name} has left as it was asked to; the others go on without it");
                     process.done = Some(status);
+                }
+                "worker" if status.code() == Some(STOPPED) => {
+                    process.done = Some(status);
+                    return stopped(processes);
                 }
                 "worker" if !killed || args.no_restart => process.done = Some(status),
                 // One of several that was told to end, or that is to stay dead, is not missed.
@@ -150,6 +167,16 @@ pub fn run(args: &Args) -> Result<()> {
                 }
             }
         }
+        // Who was stopped and is still so when others are done has lost its slots to them.
+        let done = processes.0.iter().any(|p| p.role == "worker" && p.done.is_some_and(|s| s.success()));
+        let mut rest = processes.0.iter().filter(|p| p.role == "worker" && p.done.is_none()).peekable();
+        let stopped = done && rest.peek().is_some() && rest.all(|p| is_stopped(p.child.id()));
+        stopped_since = stopped.then(|| stopped_since.unwrap_or_else(Instant::now));
+        if stopped_since.is_some_and(|since| since.elapsed() > GRACE) {
+            eprintln!("thalweg: the run is done; a worker that was stopped is killed");
+            processes.1 = Duration::ZERO;
+            return Ok(());
+        }
         let workers: Vec<&Process> = processes.0.iter().filter(|p| p.role == "worker").collect();
         let fails = |s: ExitStatus| s.code().is_some_and(|c| c != 0 && c != process::LEFT);
         let failed = workers.iter().find(|p| p.done.is_some_and(fails));
@@ -163,7 +190,46 @@ pub fn run(args: &Args) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    bail!("interrupted")
+    // The last worker to leave saves the run and says how to go on. Whoever asks twice does not want to wait for that.
+    end.store(false, Ordering::Relaxed);
+    processes.ask("worker");
+    let until = Instant::now() + SAVING;
+    while processes.are_running("worker") && Instant::now() < until && !end.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    if processes.are_running("worker") {
+        processes.1 = Duration::ZERO;
+    }
+    let saved = |p: &Process| p.done.is_some_and(|status| status.code() == Some(STOPPED));
+    if processes.0.iter().any(saved) {
+        return stopped(processes);
+    }
+    bail!("interrupted; nothing was saved since the last checkpoint")
+}
+
+/// The run was saved and everybody has been asked to end: what is left goes too.
+fn stopped(processes: Cluster) -> Result<()> {
+    drop(processes);
+    Err(Stopped.into())
+}
+
+/// The run has ended early and can go on, as the worker that saved it has said.
+#[derive(Debug)]
+pub struct Stopped;
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stopped")
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// Whether a process is held by a signal and does nothing, where the system tells.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state comes after the name, which may have anything in it but ends with the last bracket.
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
 /// `thalweg status`, once or again every second.
@@ -345,21 +411,34 @@ impl Launch<'_> {
 }
 
 /// All processes; none is left behind however this ends.
-struct Cluster(Vec<Process>);
+struct Cluster(Vec<Process>, Duration); // and how long they may take to end
+
+impl Cluster {
+    /// Asks processes to end.
+    fn ask(&self, role: &str) {
+        for process in self.0.iter().filter(|p| p.role == role && p.done.is_none()) {
+            // SIGTERM, through the shell's own command: the standard library can only kill.
+            let _ = Command::new("kill").arg(process.child.id().to_string()).stderr(Stdio::null()).status();
+        }
+    }
+
+    fn are_running(&mut self, role: &str) -> bool {
+        let mut running = false;
+        for process in self.0.iter_mut().filter(|p| p.role == role && p.done.is_none()) {
+            process.done = process.child.try_wait().ok().flatten();
+            running |= process.done.is_none();
+        }
+        running
+    }
+}
 
 impl Drop for Cluster {
     fn drop(&mut self) {
         // Workers first: then servers know that there is nobody to hand over to.
         for role in ["worker", "server", "coordinator"] {
-            let running = self.0.iter_mut().filter(|p| p.role == role && p.done.is_none());
-            let mut running: Vec<&mut Process> = running.collect();
-            for process in &running {
-                // SIGTERM, through the shell's own command: the standard library can only kill.
-                let _ =
-                    Command::new("kill").arg(process.child.id().to_string()).stderr(Stdio::null()).status();
-            }
-            let until = Instant::now() + PATIENCE;
-            for process in &mut running {
+            self.ask(role);
+            let until = Instant::now() + self.1;
+            for process in self.0.iter_mut().filter(|p| p.role == role && p.done.is_none()) {
                 while process.child.try_wait().is_ok_and(|s| s.is_none()) {
                     if Instant::now() > until {
                         let _ = process.child.kill();

@@ -166,6 +166,8 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        // Who saved the run has said how to go on.
+        Err(e) if e.is::<launch::Stopped>() => ExitCode::from(train::STOPPED as u8),
         // A reader that stops early, such as `head`, is no error of ours.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {

@@ -61,6 +61,9 @@ pub struct Args {
     how: How,
 }
 
+/// The status with which a process ends that was asked to and has saved its run.
+pub const STOPPED: i32 = 130;
+
 /// Flags that change nothing in the result.
 #[derive(clap::Args)]
 pub struct How {
@@ -135,7 +138,7 @@ fn start(recipe: &'static Recipe, settings: Settings, out: PathBuf, resume: bool
     let signals = if is_alone()? { &[SIGINT, SIGTERM][..] } else { &[] };
     for &signal in signals {
         // The second one ends at once; the order of these two lines makes it the second.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
+        signal_hook::flag::register_conditional_shutdown(signal, STOPPED, stop.clone())?;
         signal_hook::flag::register(signal, stop.clone())?;
     }
     (recipe.run)(&Job { recipe, settings, task: Task::Train { resume }, out, json: how.json, stop })

@@ -3,12 +3,14 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use support::{Launched, PATIENCE, samples};
+use thalweg::train::load_latest;
+
+use support::{ByHand, Errors, Launched, PATIENCE, checkpoints, ended, samples};
 
 const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
 
@@ -17,9 +19,9 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// A small net whose samples are read at once, so that what is started again is there before the end.
-fn train(out: &str) -> Vec<String> {
+fn train(out: &Path) -> Vec<String> {
     let train = "train logistic --steps 1500 --batch 32 --json --out";
-    train.split(' ').chain([out]).map(str::to_owned).collect()
+    train.split(' ').chain(out.to_str()).map(str::to_owned).collect()
 }
 
 fn hash(line: &str) -> String {
@@ -34,7 +36,7 @@ fn undisturbed() -> &'static str {
     HASH.get_or_init(|| {
         let out = folder("undisturbed");
         let mut command = Command::new(THALWEG);
-        let output = command.args(train(out.to_str().unwrap())).env("THALWEG_SLOTS", "2").output().unwrap();
+        let output = command.args(train(&out)).env("THALWEG_SLOTS", "2").output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let _ = std::fs::remove_dir_all(out);
         hash(String::from_utf8(output.stdout).unwrap().trim())
@@ -45,7 +47,7 @@ fn undisturbed() -> &'static str {
 fn check(name: &str, disturb: impl FnOnce(&Launched)) {
     let want = undisturbed();
     let out = folder(name);
-    let program = train(out.to_str().unwrap());
+    let program = train(&out);
     let mut run = Launched::with(&[], THALWEG.into(), &["--workers", "2", "--servers", "2"], &program);
     let end = Instant::now() + PATIENCE;
     let saved = || std::fs::read_dir(out.join("checkpoints")).is_ok_and(|mut files| files.next().is_some());
@@ -55,9 +57,9 @@ fn check(name: &str, disturb: impl FnOnce(&Launched)) {
     }
     disturb(&run);
     assert!(!out.join("summary.json").exists(), "{name}: it was disturbed too late");
-    let told = run.last("{");
-    // Who comes back only when all is done takes over the first slot, and tells the result once more.
-    assert!(told.iter().all(|line| hash(line) == want), "{name}: {told:?} instead of {want}");
+    // Who comes back only when all is done takes over the first slot, but has nothing to tell.
+    let told: Vec<String> = run.last("{").iter().map(|line| hash(line)).collect();
+    assert_eq!(told, [want], "{name}");
     std::fs::remove_dir_all(out).unwrap();
 }
 
@@ -99,6 +101,92 @@ fn a_worker_and_a_server_that_are_asked_to_go() {
     });
 }
 
+/// It gets the first slot when everything is computed and told.
+#[test]
+fn a_worker_that_comes_when_all_is_done_does_not_tell_the_result_again() {
+    let out = folder("told");
+    let program = train(&out);
+    let program: Vec<&str> = program.iter().map(String::as_str).collect();
+    let mut processes = ByHand::of(THALWEG, &[("THALWEG_SLOTS", "2")]);
+    processes.start("coordinator-0", &["coordinate"], &[]);
+    processes.start("server-0", &program, &[]);
+    for (worker, tells) in [("worker-0", true), ("worker-1", false)] {
+        let said = processes.start(worker, &program, &[]);
+        assert!(processes.ended(worker).success(), "{}", said.text());
+        let summary = out.join("summary.json");
+        assert_eq!(summary.exists(), tells, "{worker}: {}", said.text());
+        let _ = std::fs::remove_file(summary);
+    }
+    std::fs::remove_dir_all(out).unwrap();
+}
+
+/// Waits until a run has two checkpoints: of the first one the coordinator was told long ago.
+fn until_saved(out: &Path, errors: &Errors) {
+    let end = Instant::now() + PATIENCE;
+    while checkpoints(out) < 2 {
+        assert!(Instant::now() < end, "{}", errors.text());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// With one copy of each shard a killed server takes some along, whatever the others have.
+#[test]
+fn the_only_server_of_a_shard_is_killed_and_the_run_goes_back_to_its_checkpoint() {
+    for (servers, replicas) in [("1", "2"), ("2", "1")] {
+        let (want, out) = (undisturbed(), folder(&format!("lost-{servers}")));
+        let options = ["--workers", "2", "--servers", servers, "--replicas", replicas];
+        let run = Launched::with(&[], THALWEG.into(), &options, &train(&out));
+        until_saved(&out, &run.errors);
+        run.signal("server-0", "-KILL");
+        run.errors.until("the run goes back to the checkpoint at clock");
+        let told: Vec<String> = run.last("{").iter().map(|line| hash(line)).collect();
+        assert_eq!(told, [want], "{servers} servers");
+        let steps: Vec<u64> = thalweg::train::Run::metrics_of(&out).unwrap().iter().map(|l| l.step).collect();
+        assert!(
+            steps.is_sorted() && steps.last() == Some(&1500),
+            "what was measured is there once: {steps:?}"
+        );
+        std::fs::remove_dir_all(out).unwrap();
+    }
+}
+
+/// A coordinator, a server and a worker from terminals of their own, killed once there are checkpoints.
+fn by_hand(out: &Path, variables: &[(&str, &str)]) -> (ByHand, [Errors; 2]) {
+    let mut processes = ByHand::of(THALWEG, &[&[("THALWEG_SLOTS", "2")], variables].concat());
+    let program = train(out);
+    let program: Vec<&str> = program.iter().map(String::as_str).collect();
+    let coordinator = processes.start("coordinator-0", &["coordinate"], &[]);
+    processes.start("server-0", &program, &[]);
+    let worker = processes.start("worker-0", &program, &[]);
+    until_saved(out, &worker);
+    processes.kill("server-0");
+    coordinator.until("server-0 has ended; its shards are lost");
+    coordinator.until("the run goes back to the checkpoint at clock");
+    (processes, [coordinator, worker])
+}
+
+#[test]
+fn the_only_server_is_started_again_by_hand_and_the_run_goes_on() {
+    let (want, out) = (undisturbed(), folder("by-hand"));
+    let (mut processes, [_, worker]) = by_hand(&out, &[("THALWEG_GIVE_UP_MS", "600000")]);
+    worker.until("worker-0: waits for servers to come: 0 of 1 have");
+    let program = train(&out);
+    processes.start("server-0", &program.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+    assert!(processes.ended("worker-0").success(), "{}", worker.text());
+    let summary = thalweg::train::Run::summary_of(&out).unwrap().unwrap();
+    assert_eq!(summary["weights"], want);
+    std::fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
+fn nobody_starts_the_only_server_again_and_the_worker_names_the_checkpoint() {
+    let out = folder("deserted");
+    let (mut processes, [_, worker]) = by_hand(&out, &[("THALWEG_GIVE_UP_MS", "2000")]);
+    assert_eq!(processes.ended("worker-0").code(), Some(1));
+    worker.until("every server is gone, and none came back in 2 s; resume from the checkpoint at clock");
+    std::fs::remove_dir_all(out).unwrap();
+}
+
 #[test]
 fn every_sample_is_used_once_per_epoch_whoever_is_killed_or_asked_to_go() {
     let mut run = Launched::of(samples(), &["--workers", "2", "--servers", "2"], &["60", "4"]);
@@ -114,4 +202,49 @@ fn every_sample_is_used_once_per_epoch_whoever_is_killed_or_asked_to_go() {
     run.until(even(45));
     assert!(run.seen.iter().all(|line| !line.contains("UNEVEN")), "{:?}", run.seen);
     assert_eq!(run.last("every sample"), ["every sample 60 times: true"]);
+}
+
+/// A run whose processes are all asked to end after its first checkpoint goes on, from where it was, to the same bits.
+fn check_stop(name: &str, stop: impl FnOnce(&Launched)) {
+    let want = undisturbed();
+    let out = folder(name);
+    let program = train(&out);
+    let options = ["--workers", "2", "--servers", "2"];
+    let mut run = Launched::with(&[], THALWEG.into(), &options, &program);
+    let end = Instant::now() + PATIENCE;
+    while checkpoints(&out) == 0 {
+        assert!(run.child.try_wait().unwrap().is_none() && Instant::now() < end, "{}", run.errors.text());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    stop(&run);
+    run.until(|line| line.starts_with('{'));
+    let told: serde_json::Value = serde_json::from_str(run.seen.last().unwrap()).unwrap();
+    assert_eq!(told["ended"], "stopped", "{told}");
+    assert_eq!(ended(&mut run.child).code(), Some(130), "{}", run.errors.text());
+    assert_eq!(run.pids(""), [0; 0], "processes were left behind");
+    assert!(!run.errors.text().contains("waits for"), "{}", run.errors.text());
+    let saved = load_latest(out.join("checkpoints")).unwrap().unwrap().step;
+    assert_eq!(told["steps"], saved, "nothing after the last step of all is lost");
+    assert!(saved > 150 && saved < 1500, "it was stopped between two checkpoints or at one: {saved}");
+    let resume = ["resume", out.to_str().unwrap(), "--json"];
+    let told = Launched::with(&[], THALWEG.into(), &options, &resume).last("{");
+    assert!(told.iter().all(|line| hash(line) == want), "{name}: {told:?} instead of {want}");
+    std::fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
+fn ctrl_c_saves_the_run_and_it_goes_on_from_there() {
+    check_stop("ctrl-c", |run| {
+        // As a terminal does: to every process at once.
+        let all = run.pids("").into_iter().chain([run.child.id()]).map(|pid| pid.to_string());
+        assert!(Command::new("kill").arg("-INT").args(all).status().unwrap().success());
+    });
+}
+
+#[test]
+fn a_signal_to_all_workers_saves_the_run() {
+    check_stop("all-workers", |run| {
+        let workers = run.pids("worker-0").into_iter().chain(run.pids("worker-1")).map(|pid| pid.to_string());
+        assert!(Command::new("kill").arg("-TERM").args(workers).status().unwrap().success());
+    });
 }

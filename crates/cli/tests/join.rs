@@ -65,8 +65,10 @@ fn a_server_and_a_worker_that_come_later_get_their_share_and_change_nothing() {
     let held =
         until(&address, "worker-1", |line| line.starts_with("slots 0,") || line.starts_with("slots 1,"));
     println!("worker-1: {held}");
-    let held = until(&address, "server-1", |line| line.starts_with("shards 0:copy 1:copy 2:copy,"));
+    // First it has copies of everything; then it is the first of its share.
+    let held = until(&address, "server-1", |line| line.starts_with("shards 0:head 1:copy 2:copy,"));
     println!("server-1: {held}");
+    until(&address, "server-0", |line| line.starts_with("shards 0:copy 1:head 2:head,"));
 
     let want = alone_with(PROGRAM[0], "2", VALUES);
     assert_eq!(run.hashes(), std::slice::from_ref(&want));

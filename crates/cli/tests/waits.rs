@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::ByHand;
+use support::{ByHand, Launched, ended, step};
 
 /// How long these processes wait before they give up.
 const GIVE_UP: (&str, &str) = ("THALWEG_GIVE_UP_MS", "2000");
@@ -90,6 +90,28 @@ fn a_worker_without_servers_says_so() {
     processes.until("servers to come: 0 of 1 have");
 }
 
+#[test]
+fn a_run_is_done_though_a_worker_was_stopped_for_good() {
+    let mut run = Launched::new(&["--workers", "2"], &["60", "5"]);
+    run.until(step(1, 3));
+    run.signal("worker-1", "-STOP");
+    assert_eq!(ended(&mut run.child).code(), Some(0), "{}", run.errors.text());
+    run.errors.until("a worker that was stopped is killed");
+    assert_eq!(run.pids(""), [0; 0], "processes were left behind");
+}
+
+/// Without its file it begins another run: nobody of the one before may be taken for somebody of that.
+#[test]
+fn a_coordinator_that_remembers_nothing_ends_the_run_of_before() {
+    let (mut processes, [_, server, worker]) = running(&[("THALWEG_GIVE_UP_MS", "600000")]);
+    processes.kill("coordinator-0");
+    processes.start("coordinator-1", &["coordinate"], &[]);
+    for (name, errors) in [("server-0", &server), ("worker-0", &worker)] {
+        assert_eq!(processes.ended(name).code(), Some(1));
+        errors.until("the coordinator has forgotten this run");
+    }
+}
+
 /// A signal to a server whose coordinator is gone does not leave it waiting for somebody to hand over to.
 #[test]
 fn a_server_that_is_asked_to_go_without_a_coordinator_goes() {
@@ -99,4 +121,16 @@ fn a_server_that_is_asked_to_go_without_a_coordinator_goes() {
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert_eq!(processes.ended("server-0").code(), Some(1));
     server.until("no coordinator for");
+}
+
+/// Every server has the same rule, so none could go on in its place: the run ends with what the rule has said.
+#[test]
+fn a_rule_that_panics_ends_the_run_with_its_message() {
+    for servers in ["1", "2"] {
+        let options = ["--workers", "2", "--servers", servers];
+        let mut run = Launched::new(&options, &["100000", "1", "2", "1000", "20"]);
+        assert_eq!(ended(&mut run.child).code(), Some(1));
+        run.errors.until("has panicked: assertion `left != right` failed: a bug in a rule of the user's");
+        run.errors.until("thalweg: server-");
+    }
 }

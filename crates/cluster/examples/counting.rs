@@ -1,14 +1,17 @@
 //! The program of the process tests: gradients that depend on what was read and on their order, so that
 //! anything lost, repeated, mixed up or reordered changes the printed hash. Not an example to learn from.
 //!
-//! `counting CLOCKS MILLISECONDS SLOTS VALUES`, alone or under `thalweg launch`, which says the number of slots itself.
+//! `counting CLOCKS MILLISECONDS SLOTS VALUES FAULT`, alone or under `thalweg launch`, which says the number of slots itself. With a
+//! FAULT the rule of the dense table panics in that update.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use thalweg_cluster::state::Wants;
 use thalweg_cluster::table::{Delta, Init, Want};
-use thalweg_cluster::{Cluster, ClusterError, Gradients, Program, Pulled, Rule, Step, TableId, TableSpec};
+use thalweg_cluster::{
+    Cluster, ClusterError, Gradients, Program, Pulled, Rule, Step, TableId, TableSpec, UpdateRule,
+};
 
 const DENSE: TableId = TableId(0);
 const ROWS: TableId = TableId(1);
@@ -34,6 +37,16 @@ impl Program for Counting {
     }
 }
 
+/// A rule with a bug in one update.
+struct Faulty(u64);
+
+impl UpdateRule for Faulty {
+    fn update(&self, step: u64, values: &[f32], _gradient: &[f32], _state: &mut [f32], out: &mut [f32]) {
+        assert_ne!(step, self.0, "a bug in a rule of the user's");
+        out.copy_from_slice(values);
+    }
+}
+
 fn main() {
     if let Err(e) = count() {
         eprintln!("counting: {e}");
@@ -46,11 +59,11 @@ fn count() -> Result<(), ClusterError> {
         |i: usize, default: u64| std::env::args().nth(i).and_then(|a| a.parse().ok()).unwrap_or(default);
     let (clocks, pause) = (number(1, 20), Duration::from_millis(number(2, 0)));
     let cluster = Cluster::from_env()?.with_slots(number(3, 1) as usize);
+    let fault = number(5, 0);
+    let rule = if fault == 0 { Rule::Sgd { lr: 0.05 } } else { Rule::Named("faulty".into()) };
+    let cluster = cluster.with_rule("faulty", Faulty(fault));
     let tables = [
-        TableSpec::Dense {
-            values: Arc::new(vec![1.0; number(4, 1000) as usize]),
-            rule: Rule::Sgd { lr: 0.05 },
-        },
+        TableSpec::Dense { values: Arc::new(vec![1.0; number(4, 1000) as usize]), rule },
         TableSpec::Rows {
             width: 3,
             init: Init::Uniform { seed: 1, scale: 1.0 },

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use thalweg_train::Place;
 
-use crate::codec::{Codec, Encoder};
+use crate::codec::{Codec, Encoder, RowEncoder};
 use crate::coordinator::Size;
 use crate::error::ClusterError;
 use crate::ids::{Clock, ShardId, Slot, TableId};
 use crate::layout::{self, Layout, TableSpec};
+use crate::leaving::Leaving;
 use crate::net::config::{Config, Part};
-use crate::net::node::Node;
-use crate::net::process::{self, Departure, WorkerProcess};
+use crate::net::node::{Failure, Node};
+use crate::net::process::{self, ALONE, Among, Departure, WorkerProcess};
 use crate::net::waits::Waits;
 use crate::rule::{Registry, UpdateRule};
 use crate::session::{Event, Request};
@@ -24,8 +25,6 @@ use crate::storage::Storage;
 use crate::sync::Sync;
 use crate::table::{Delta, Values, Want, reuse};
 
-/// How long a worker that was asked to go waits for the answers to what it has computed.
-const FINISH: Duration = Duration::from_millis(500);
 /// How long a worker waits for the word that it has left.
 const GOODBYE: Duration = Duration::from_millis(300);
 
@@ -98,6 +97,24 @@ pub trait Program {
         false
     }
 
+    /// A slot is somebody else's now, or will go on from an earlier clock: what was kept for it is worth nothing.
+    fn let_go(&mut self, slot: Slot) {
+        let _ = slot;
+    }
+
+    /// The clock of the newest checkpoint that this worker has made whole. When every server that held a shard is gone, the
+    /// run goes on from it.
+    fn saved(&self) -> Option<Clock> {
+        None
+    }
+
+    /// Everybody was asked to end: all slots stand at this clock, and the shards are being saved. Keeps what else belongs to a
+    /// checkpoint, and says whether the run can go on from it.
+    fn stop(&mut self, step: Step, pulled: &Pulled) -> Result<bool, ClusterError> {
+        let _ = (step, pulled);
+        Ok(false)
+    }
+
     /// What went wrong in the last step; it ends the run on this worker, and nothing is pushed.
     fn problem(&mut self) -> Option<ClusterError> {
         None
@@ -115,8 +132,12 @@ impl<F: FnMut(Step, &Pulled) -> Gradients> Program for F {
 pub struct Run {
     /// What [`Program::wants`] asks for after the last step.
     pub pulled: Pulled,
-    /// The slot on whose behalf that was read: of all workers at the end, one has the first.
+    /// The slot on whose behalf that was read.
     pub slot: Slot,
+    /// The steps that every slot has made: fewer than were wanted when everybody was asked to end, and the run was saved.
+    pub clock: Clock,
+    /// Whether this worker is the one that should tell the result. Of all workers of a run, one is.
+    pub keeper: bool,
     /// Steps computed here.
     pub steps: u64,
     /// Time spent waiting for others.
@@ -204,7 +225,8 @@ impl Cluster {
         n_shards.unwrap_or_else(|| layout::n_shards(tables, n_servers))
     }
 
-    /// Makes the gradients that this worker pushes to dense tables smaller, otherwise than the environment says.
+    /// Makes the gradients that this worker pushes smaller, otherwise than the environment says. Top-k is for dense tables: rows
+    /// go as they are then.
     pub fn with_codec(mut self, codec: Codec) -> Self {
         self.config.codec = codec;
         self
@@ -236,6 +258,11 @@ impl Cluster {
         self.config.sync.quorum(self.config.size.n_slots)
     }
 
+    /// What ends a run of this process alone in good order when it is raised; in a cluster that is for signals.
+    pub(crate) fn stopper(&self) -> Option<Arc<AtomicBool>> {
+        self.is_alone().then(|| self.end.clone())
+    }
+
     /// Whether this process is the only one.
     pub fn is_alone(&self) -> bool {
         self.config.part == Part::Alone
@@ -252,7 +279,8 @@ impl Cluster {
 
     /// Runs a program for so many clocks: until every slot has made them, whoever computed it. In a server this does
     /// its work and ends the process. A worker that is asked to go, by a signal, ends here too: it finishes the clock,
-    /// leaves its slots to the others, and ends the process with the status [`LEFT`](process::LEFT).
+    /// leaves its slots to the others, and ends the process with the status [`LEFT`](process::LEFT). The last one saves the run
+    /// first; if it can go on from there, this returns with the clock of then.
     pub fn run(
         mut self,
         tables: &[TableSpec],
@@ -265,7 +293,7 @@ impl Cluster {
                 instead: "steps of a worker's own need a net; use bsp, ssp:STALENESS, async or backup:SLOTS",
             });
         }
-        let mut local = None;
+        let (mut local, mut failures) = (None, Vec::new());
         // From here on it is decided, and a server says so to the coordinator, which knows no tables.
         let n_shards = self.n_shards(tables);
         self.config.size.n_shards = Some(n_shards);
@@ -276,15 +304,18 @@ impl Cluster {
         if self.config.part == Part::Alone {
             let coordinator = process::start_coordinator(&mut self.config)?;
             let server = process::start_server(&self.config, self.registry.clone(), self.storage.take())?;
+            failures = vec![coordinator.failure().clone(), server.failure().clone()];
             local = Some((coordinator, server));
         }
         let layout = Layout::of(tables, n_shards);
         let worker = WorkerProcess::new(&self.config, layout.parts(tables));
         let node = Node::new(worker, self.config.membership(), self.config.security.clone());
         node.share_memory(self.config.shared_memory);
+        failures.push(node.failure().clone());
         let n_slots = self.config.size.n_slots;
         let mut work = Work {
             node: node.clone(),
+            failures,
             layout,
             tables,
             clocks,
@@ -293,11 +324,11 @@ impl Cluster {
             waits: Waits::new(&self.config),
             asked: BTreeMap::new(),
             codec: self.config.codec,
-            encoders: Encoders::new(),
+            encoders: Encoders::default(),
             gathered: Pulled::new(),
         };
         let result = work.run(&mut program);
-        node.step(|worker, now| (worker.session().leave(now), ()));
+        node.step(|worker, now| worker.session().leave(now));
         // What it leaves behind should be somebody else's before the connection ends.
         node.wait(GOODBYE, |worker| worker.has_left().then_some(()));
         node.close();
@@ -317,6 +348,7 @@ impl Cluster {
 /// A worker's loop.
 struct Work<'a> {
     node: Node<WorkerProcess>,
+    failures: Vec<Failure>, // of all machines in this process
     layout: Layout,
     tables: &'a [TableSpec],
     clocks: Clock,
@@ -329,44 +361,29 @@ struct Work<'a> {
     gathered: Pulled, // what was last put together of several shards: memory for the next
 }
 
-/// How a worker that was asked to go finishes the clock: slots that are behind the furthest are brought up to it, and
-/// what was computed is waited for, but not for long. Whatever is not answered then is computed again by whoever gets
-/// the slot, and applied once.
-#[derive(Default)]
-struct Leaving {
-    begun: BTreeMap<Slot, (Clock, bool)>, // clocks begun, and whether the last one is under way
-    asked: Option<(Instant, Clock)>,      // since when, and the clock to be finished
-}
-
-impl Leaving {
-    fn gained(&mut self, slot: Slot, clock: Clock) {
-        self.begun.insert(slot, (clock, false));
-    }
-
-    /// Whether a slot at this clock makes one more step.
-    fn goes_on(&self, clock: Clock) -> bool {
-        self.asked.is_none_or(|(_, goal)| clock < goal)
-    }
-
-    /// Whether the worker that was asked to go may.
-    fn is_done(&mut self) -> bool {
-        let furthest = || self.begun.values().map(|(clock, _)| *clock).max().unwrap_or(0);
-        let (since, goal) = *self.asked.get_or_insert_with(|| (Instant::now(), furthest()));
-        let finished = self.begun.values().all(|(clock, busy)| *clock >= goal && !busy);
-        finished || since.elapsed() > FINISH
-    }
-}
-
 /// What codecs have left out. It stays with the worker: who takes over a slot begins with nothing left out.
-type Encoders = BTreeMap<(Slot, TableId, ShardId), Encoder>;
+#[derive(Default)]
+struct Encoders {
+    dense: BTreeMap<(Slot, TableId, ShardId), Encoder>,
+    rows: BTreeMap<(Slot, TableId, ShardId), RowEncoder>,
+}
 
 fn pack(encoders: &mut Encoders, codec: Codec, key: (Slot, TableId, ShardId), delta: &mut Delta) {
     let values = match delta {
         Delta::Dense(values) => &values[..],
         Delta::Cut(values, range) => &values[range.clone()],
-        Delta::Rows(..) | Delta::Packed(_) => return,
+        Delta::Rows(rows, values) => {
+            // The largest of a few rows' values would be a poor choice, and their positions as large as what is saved.
+            if !matches!(codec, Codec::TopK(_)) {
+                let encoder = encoders.rows.entry(key).or_insert_with(|| RowEncoder::new(codec));
+                let encoded = encoder.encode(rows, values);
+                *delta = Delta::PackedRows(rows.clone(), Arc::new(encoded));
+            }
+            return;
+        }
+        Delta::Packed(_) | Delta::PackedRows(..) => return,
     };
-    let encoder = encoders.entry(key).or_insert_with(|| Encoder::new(codec, values.len()));
+    let encoder = encoders.dense.entry(key).or_insert_with(|| Encoder::new(codec, values.len()));
     *delta = Delta::Packed(Arc::new(encoder.encode(values)));
 }
 
@@ -391,11 +408,22 @@ impl Work<'_> {
                         self.pull(program, slot, clock);
                     }
                     Event::Dropped { slot } => {
+                        self.let_go(program, slot);
                         owned.remove(&slot);
                         finished.remove(&slot);
-                        leaving.begun.remove(&slot);
+                        leaving.dropped(slot);
                     }
                     Event::Done { slot, clock, reads, .. } => {
+                        if let Some((clock, pulled)) = leaving.saved() {
+                            let step = Step { slot, n_slots: self.n_slots, clock };
+                            if !program.stop(step, &pulled)? {
+                                return Err(ClusterError::Interrupted { clock });
+                            }
+                            let (elapsed, traffic) = (start.elapsed(), self.node.traffic());
+                            // Nobody else is there to tell it.
+                            let keeper = true;
+                            return Ok(Run { pulled, slot, clock, keeper, steps, waited, elapsed, traffic });
+                        }
                         let wants = self.asked.remove(&slot).unwrap_or_default();
                         let pulled = self.gather(&wants, &reads.into_iter().flatten().collect::<Vec<_>>());
                         let was = owned.insert(slot, clock);
@@ -407,45 +435,117 @@ impl Work<'_> {
                         } else if leaving.goes_on(clock) {
                             steps += 1;
                             self.step(program, slot, clock, &pulled)?;
-                            leaving.begun.insert(slot, (clock + 1, true));
+                            leaving.began(slot, clock + 1);
                         } else {
-                            leaving.begun.insert(slot, (clock, false));
+                            leaving.stands(slot, clock, pulled);
                         }
                     }
+                    Event::Kept => {}
                     Event::Refused { refusal, .. } => return Err(refusal.into()),
                     Event::Ended(Some(e)) => return Err(e),
+                    Event::Ended(None) if self.is_asked() => {
+                        let clock = owned.values().copied().min().unwrap_or(0);
+                        return Err(ClusterError::Interrupted { clock });
+                    }
                     Event::Ended(None) => {
+                        owned.keys().for_each(|slot| self.let_go(program, *slot));
                         (owned, finished) = Default::default();
-                        leaving.begun.clear();
-                        self.node.step(|worker, _| (Vec::new(), worker.reborn()));
+                        leaving.clear();
+                        self.node.step(|worker, _| {
+                            worker.reborn();
+                            Vec::new()
+                        });
                     }
                 }
             }
-            if !owned.is_empty() && owned.keys().all(|slot| finished.contains_key(slot)) {
+            let done = !owned.is_empty() && owned.keys().all(|slot| finished.contains_key(slot));
+            if done && let Some(keeper) = self.keeps(&finished) {
                 let (slot, pulled) = finished.pop_first().expect("there is a slot");
                 let (elapsed, traffic) = (start.elapsed(), self.node.traffic());
-                return Ok(Run { pulled, slot, steps, waited, elapsed, traffic });
+                let clock = self.clocks;
+                return Ok(Run { pulled, slot, clock, keeper, steps, waited, elapsed, traffic });
             }
-            if self.end.load(Ordering::Relaxed) && leaving.is_done() {
-                return Err(ClusterError::Interrupted { clock: owned.values().copied().min().unwrap_or(0) });
+            if self.is_asked() {
+                leaving.ask();
+                while let Some((slot, clock, pulled)) = leaving.behind() {
+                    steps += 1;
+                    self.step(program, slot, clock, &pulled)?;
+                    leaving.began(slot, clock + 1);
+                }
+                if !self.leave(&mut leaving) {
+                    let clock = owned.values().copied().min().unwrap_or(0);
+                    return Err(ClusterError::Interrupted { clock });
+                }
             }
         }
     }
 
+    fn is_asked(&self) -> bool {
+        self.end.load(Ordering::Relaxed)
+    }
+
+    /// Leaves the slots to the others, or as the last one has them saved when all stand at one clock. Whether there is
+    /// still something to wait for.
+    fn leave(&mut self, leaving: &mut Leaving) -> bool {
+        let among = self.node.lock().among();
+        match among {
+            Among::Nobody => return false,
+            Among::Others => {
+                if leaving.may_go() {
+                    self.node.step(|worker, now| worker.session().would_leave(now));
+                    return self.node.silence() < ALONE;
+                }
+            }
+            Among::Last => {
+                if let Some(clock) = leaving.save(self.n_slots) {
+                    // Before the first step there is nothing to save.
+                    if clock == 0 {
+                        return false;
+                    }
+                    let save = Request { save: true, ..Request::default() };
+                    self.call(Slot(0), Wants::new(), vec![save; self.layout.n_shards()]);
+                }
+            }
+        }
+        !leaving.is_late()
+    }
+
     /// Waits for something to happen. Who is not reached for too long ends the wait, and the signal to end does.
     fn event(&mut self) -> Result<Option<Event>, ClusterError> {
-        let step = Duration::from_millis(if self.end.load(Ordering::Relaxed) { 20 } else { 100 });
+        let step = Duration::from_millis(if self.is_asked() { 20 } else { 100 });
         loop {
             if let Some(event) = self.node.wait(step, WorkerProcess::take_event) {
                 return Ok(Some(event));
             }
+            self.failures.iter().try_for_each(Failure::check)?;
             let (silence, problem) = (self.node.silence(), self.node.problem());
             let wrong = self.node.lock().wrong(self.node.now(), silence, problem);
             self.waits.look(&wrong)?;
-            if self.end.load(Ordering::Relaxed) {
+            if self.is_asked() {
                 return Ok(None);
             }
         }
+    }
+
+    /// Whether this worker tells the result, once that is decided. Only who has the first slot asks: it may have had it
+    /// for long, or have got it from somebody who was slow or has left.
+    fn keeps(&self, finished: &BTreeMap<Slot, Pulled>) -> Option<bool> {
+        if !finished.contains_key(&Slot(0)) {
+            return Some(false);
+        }
+        let mut keeps = None;
+        self.node.step(|worker, now| {
+            let (out, chosen) = worker.session().keeps(now);
+            keeps = chosen;
+            out
+        });
+        keeps
+    }
+
+    fn let_go(&mut self, program: &mut impl Program, slot: Slot) {
+        program.let_go(slot);
+        self.encoders.dense.retain(|(of, ..), _| *of != slot);
+        self.encoders.rows.retain(|(of, ..), _| *of != slot);
     }
 
     fn pull(&mut self, program: &mut impl Program, slot: Slot, clock: Clock) {
@@ -479,6 +579,8 @@ impl Work<'_> {
             }
             request.push = Some(Arc::new(update));
         }
+        let saved = program.saved();
+        self.node.step(|worker, now| worker.session().saved(saved, now));
         self.call(slot, wants, requests);
         Ok(())
     }
@@ -488,7 +590,7 @@ impl Work<'_> {
         self.node.step(|worker, now| {
             // The slot may have gone and come back while this was computed, with another clock: then it begins anew.
             let gone = worker.has_dropped(slot);
-            (if gone { Vec::new() } else { worker.session().call(slot, requests, now) }, ())
+            if gone { Vec::new() } else { worker.session().call(slot, requests, now) }
         });
     }
 
@@ -520,7 +622,9 @@ impl Work<'_> {
                 let all = || Delta::Dense(values.clone());
                 Some(if whole { all() } else { Delta::Cut(values.clone(), range) })
             }
-            Delta::Packed(_) | Delta::Cut(..) => self.part(shard, id, &delta.unpacked()),
+            Delta::Packed(_) | Delta::PackedRows(..) | Delta::Cut(..) => {
+                self.part(shard, id, &delta.unpacked())
+            }
             Delta::Rows(rows, values) => {
                 let width = values.len().checked_div(rows.len()).unwrap_or(0);
                 let here = |row: &&u64| self.layout.shard_of_row(**row) == shard;

@@ -5,6 +5,7 @@
 //! slot and table of one worker. A gradient is encoded once; what is sent again are the same values, so
 //! that a retry never feeds the error back twice.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -74,6 +75,68 @@ impl Encoder {
     /// What was left out so far.
     pub fn residual(&self) -> &[f32] {
         &self.residual
+    }
+}
+
+/// So many values of rows are kept at most: 4 MiB.
+const MOST_LEFT: usize = 1 << 20;
+
+/// What the codec has left out of rows so far: of those that were pushed last, so that memory does not grow with the table. What
+/// is forgotten is a rounding of one push.
+#[derive(Debug, Clone)]
+pub struct RowEncoder {
+    codec: Codec,
+    left: BTreeMap<u64, (u64, Vec<f32>)>, // by row: the push that left it, and what it left
+    by_age: BTreeSet<(u64, u64)>,         // push and row
+    n_values: usize,
+    pushes: u64,
+}
+
+impl RowEncoder {
+    /// For rows of one table.
+    ///
+    /// ```
+    /// use thalweg_cluster::codec::{Codec, RowEncoder};
+    /// let mut encoder = RowEncoder::new(Codec::Bf16);
+    /// let sent: f32 = (0..256).map(|_| encoder.encode(&[7], &[1.001]).decode()[0]).sum();
+    /// assert!((sent - 256.256).abs() < 0.01); // alone, each would have been sent as 1
+    /// ```
+    pub fn new(codec: Codec) -> Self {
+        let (left, by_age) = (BTreeMap::new(), BTreeSet::new());
+        Self { codec, left, by_age, n_values: 0, pushes: 0 }
+    }
+
+    /// Encodes rows and what was left out of them before; keeps what is left out now. What is not finite is passed on and
+    /// never kept.
+    pub fn encode(&mut self, rows: &[u64], values: &[f32]) -> Encoded {
+        self.pushes += 1;
+        let width = values.len().checked_div(rows.len()).unwrap_or(0).max(1);
+        let mut meant = values.to_vec();
+        for (row, values) in rows.iter().zip(meant.chunks_mut(width)) {
+            if let Some((push, left)) = self.left.remove(row) {
+                self.by_age.remove(&(push, *row));
+                self.n_values -= left.len();
+                values.iter_mut().zip(left).for_each(|(v, l)| *v += l);
+            }
+        }
+        let encoded = Encoded::new(self.codec, &meant);
+        let left_of = |m: f32, d: f32| if m.is_finite() && d.is_finite() { m - d } else { 0.0 };
+        let left: Vec<f32> = meant.iter().zip(encoded.decode()).map(|(m, d)| left_of(*m, d)).collect();
+        for (row, left) in rows.iter().zip(left.chunks(width)).filter(|(_, l)| l.iter().any(|v| *v != 0.0)) {
+            self.n_values += left.len();
+            self.by_age.insert((self.pushes, *row));
+            self.left.insert(*row, (self.pushes, left.to_vec()));
+        }
+        while self.n_values > MOST_LEFT {
+            let Some((_, row)) = self.by_age.pop_first() else { break };
+            self.n_values -= self.left.remove(&row).map_or(0, |(_, left)| left.len());
+        }
+        encoded
+    }
+
+    /// How many values it keeps.
+    pub fn n_values(&self) -> usize {
+        self.n_values
     }
 }
 
@@ -284,6 +347,43 @@ mod tests {
             assert!(!encoder.encode(&gradient).decode()[7].is_finite(), "{codec}");
             assert!(encoder.residual().iter().all(|r| r.is_finite()), "{codec}");
         }
+    }
+
+    #[test]
+    fn of_rows_everything_arrives_too_and_little_is_kept() {
+        for codec in [Codec::Bf16, Codec::Int8] {
+            let (mut encoder, width) = (RowEncoder::new(codec), 4);
+            let (mut sent, mut meant) = ([[0f64; 4]; 50], [[0f64; 4]; 50]);
+            for round in 0..400 {
+                // Other rows each time, and some of them often.
+                let rows: Vec<u64> =
+                    (0..50).filter(|row| mix(round ^ mix(*row)).is_multiple_of(1 + row % 5)).collect();
+                let values = noise(round, rows.len() * width);
+                let decoded = encoder.encode(&rows, &values).decode();
+                for (i, row) in rows.iter().enumerate() {
+                    for j in 0..width {
+                        sent[*row as usize][j] += f64::from(decoded[i * width + j]);
+                        meant[*row as usize][j] += f64::from(values[i * width + j]);
+                    }
+                }
+            }
+            let furthest =
+                |(s, m): (&[f64; 4], &[f64; 4])| (0..4).map(|j| (s[j] - m[j]).abs()).fold(0.0, f64::max);
+            let furthest = sent.iter().zip(&meant).map(furthest).fold(0.0, f64::max);
+            assert!(furthest < 0.02, "{codec}: no more than a rounding of one push is missing, {furthest}");
+            assert!(encoder.n_values() <= 50 * width);
+        }
+        let mut encoder = RowEncoder::new(Codec::Int8);
+        for round in 0..3 {
+            let rows: Vec<u64> = (round << 32..(round << 32) + MOST_LEFT as u64 / 2).collect();
+            encoder.encode(&rows, &noise(round, rows.len()));
+            assert!(encoder.n_values() <= MOST_LEFT);
+            assert_eq!(encoder.left.len(), encoder.by_age.len());
+        }
+        assert!(
+            encoder.n_values() > MOST_LEFT / 2 && encoder.left.contains_key(&(2 << 32)),
+            "the newest stay"
+        );
     }
 
     #[test]

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::ids::{Clock, Epoch, Peer, ServerId, SessionId};
-use crate::message::{FromMember, Heartbeat, Join, Role, Time, ToMember};
+use crate::ids::{Clock, Epoch, Peer, RunId, ServerId, SessionId, Slot};
+use crate::message::{FromMember, Heartbeat, Join, Role, Settings, Time, ToMember, Wish};
 use crate::placement;
-use crate::view::{Member, Timing, View};
+use crate::view::{Chain, Member, Timing, View};
 
 /// Something that the coordinator says, and to whom.
 pub type Said = (Peer, ToMember);
@@ -34,6 +34,8 @@ pub struct Size {
 /// What outlives a crash of the coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Durable {
+    /// The number of the run. A coordinator that remembers nothing draws another one.
+    pub run: RunId,
     /// The newest view.
     pub view: Arc<View>,
     /// The next number to be given to a process.
@@ -42,6 +44,10 @@ pub struct Durable {
     pub yielding: BTreeMap<ServerId, Epoch>,
     /// Whether slots were given out.
     pub begun: bool,
+    /// The clock of the newest whole checkpoint of this run, as far as anybody has told.
+    pub saved: Option<Clock>,
+    /// What decides the mathematics, by the first process that came.
+    pub settings: Settings,
 }
 
 /// The one that keeps the view.
@@ -65,8 +71,25 @@ impl Coordinator {
         let slots = vec![None; size.n_slots];
         let view = Arc::new(View { epoch, slots, restored, ..View::default() });
         let next_id = after.map_or(1, |d| d.next_id);
-        let durable = Durable { view, next_id, yielding: BTreeMap::new(), begun: false };
+        let run = after.map_or_else(RunId::default, |d| d.run);
+        let durable = Durable {
+            run,
+            view,
+            next_id,
+            yielding: BTreeMap::new(),
+            begun: false,
+            saved: restored,
+            settings: Settings::new(),
+        };
         Self::recover(size, timing, durable, Time::ZERO)
+    }
+
+    /// Under the number of a new run. The numbers of its processes follow from it, so that none is ever given by two
+    /// coordinators of which one does not know of the other.
+    pub fn numbered(mut self, run: RunId) -> Self {
+        self.durable.run = run;
+        self.durable.next_id = (run.0 & 0x7fff_ffff) << 32 | 1;
+        self
     }
 
     /// After a crash. Nobody's silence is held against them before a full lease has passed.
@@ -158,12 +181,12 @@ impl Coordinator {
         let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), m));
         let mut members = servers.chain(view.workers.iter().map(|(id, m)| (Peer::Worker(*id), m)));
         if let Some((you, _)) = members.find(|(_, m)| m.nonce == join.nonce) {
-            return out.push((to, ToMember::Welcome { nonce: join.nonce, you }));
+            return out.push((to, ToMember::Welcome { nonce: join.nonce, you, run: self.durable.run }));
         }
         let id = self.durable.next_id;
         self.durable.next_id += 1;
         self.first_join.get_or_insert(now);
-        let Join { role, nonce, name, address, restored, n_shards } = join;
+        let Join { role, nonce, name, address, restored, n_shards, host, settings: _ } = join;
         let you = match role {
             Role::Server => Peer::Server(ServerId(id)),
             Role::Worker => Peer::Worker(SessionId(id)),
@@ -178,7 +201,7 @@ impl Coordinator {
         self.change(now, |view| {
             former.iter().for_each(|id| placement::remove_server(view, *id));
             view.workers.retain(|_, m| role == Role::Server || m.name != name);
-            let member = Member { name, address, nonce, leaving: false, confirmed: false };
+            let member = Member { name, address, nonce, leaving: false, confirmed: false, host };
             if view.shards.is_empty() && role == Role::Server {
                 view.restored = view.restored.max(restored);
                 view.n_shards = view.n_shards.max(n_shards);
@@ -188,20 +211,21 @@ impl Coordinator {
                 Role::Worker => drop(view.workers.insert(SessionId(id), member)),
             }
         });
-        out.push((to, ToMember::Welcome { nonce, you }));
+        out.push((to, ToMember::Welcome { nonce, you, run: self.durable.run }));
     }
 
     fn server_lives(&mut self, id: ServerId, heartbeat: Heartbeat, now: Time, out: &mut Vec<Said>) {
-        if !self.view().servers.contains_key(&id) {
-            return out.push((Peer::Server(id), ToMember::Expelled));
-        }
-        self.heard.insert(Peer::Server(id), now);
+        // Who is no member any more may still have to agree to that.
         let adopted = self.adopted.entry(id).or_default();
         *adopted = (*adopted).max(heartbeat.epoch);
+        if !self.view().servers.contains_key(&id) {
+            return out.push((Peer::Server(id), ToMember::Expelled { run: self.durable.run }));
+        }
+        self.heard.insert(Peer::Server(id), now);
         let current = heartbeat.epoch == self.view().epoch;
         self.change(now, |view| {
             let member = view.servers.get_mut(&id).expect("it is a member");
-            member.leaving |= heartbeat.leaving;
+            member.leaving |= heartbeat.wish != Wish::Stay;
             member.confirmed = true;
             // A report from another view may speak of an earlier time that the newcomer joined.
             for (shard, newcomer) in heartbeat.caught_up.iter().filter(|_| current) {
@@ -211,6 +235,12 @@ impl Coordinator {
                 if joined.is_some() {
                     chain.joining = None;
                     chain.members.push(*newcomer);
+                }
+            }
+            for shard in heartbeat.handed.iter().filter(|_| current) {
+                let chain = view.shards.get_mut(shard.0 as usize);
+                if let Some(chain) = chain.filter(|chain| chain.head() == Some(id)) {
+                    chain.hand_over();
                 }
             }
         });
@@ -228,12 +258,23 @@ impl Coordinator {
     fn worker_lives(&mut self, id: SessionId, heartbeat: &Heartbeat, now: Time, out: &mut Vec<Said>) {
         let to = Peer::Worker(id);
         if !self.view().workers.contains_key(&id) {
-            return out.push((to, ToMember::Expelled));
+            return out.push((to, ToMember::Expelled { run: self.durable.run }));
         }
         self.heard.insert(to, now);
-        if heartbeat.leaving {
+        self.durable.saved = self.durable.saved.max(heartbeat.saved);
+        // The first slot may be somebody else's by now, who will say so in turn.
+        if heartbeat.keeps && self.view().keeper.is_none() && self.view().owner(Slot(0)) == Some(id) {
+            self.change(now, |view| view.keeper = view.workers.get(&id).map(|member| member.name.clone()));
+        }
+        // The last one brings its slots to one clock and saves them first, and goes when it has.
+        let goes = match heartbeat.wish {
+            Wish::Stay => false,
+            Wish::Leave => self.view().workers.len() > 1,
+            Wish::Go => true,
+        };
+        if goes {
             self.change(now, |view| drop(view.workers.remove(&id)));
-            return out.push((to, ToMember::Expelled));
+            return out.push((to, ToMember::Expelled { run: self.durable.run }));
         }
         let news = heartbeat.epoch < self.view().epoch && self.settled(now);
         let view = news.then(|| self.view().clone());
@@ -245,6 +286,9 @@ impl Coordinator {
         let old = self.view().clone();
         let mut view = View::clone(&old);
         f(&mut view);
+        if view.lost().is_some() && self.go_back(&mut view) {
+            self.first_join = Some(now);
+        }
         let waited = self.first_join.is_some_and(|t| now >= t + self.timing.gather);
         let enough = |n: usize, announced: usize| n >= announced || (waited && n > 0);
         let servers: Vec<_> =
@@ -263,8 +307,9 @@ impl Coordinator {
             return;
         }
         view.epoch = Epoch(old.epoch.0 + 1);
-        for (before, after) in old.shards.iter().zip(&view.shards) {
-            if let Some(head) = before.head().filter(|h| after.head() != Some(*h)) {
+        for (i, before) in old.shards.iter().enumerate() {
+            let after = view.shards.get(i).and_then(Chain::head);
+            if let Some(head) = before.head().filter(|head| after != Some(*head)) {
                 self.durable.yielding.insert(head, view.epoch);
             }
         }
@@ -274,6 +319,20 @@ impl Coordinator {
             Peer::Coordinator | Peer::Newcomer(_) => false,
         });
         self.durable.view = Arc::new(view);
+    }
+
+    /// A shard is lost, but not the run when there is a checkpoint: everybody begins a new life at its clock. Who was a
+    /// member hears that it is none any more, as soon as it says anything, and the heads of before yield as ever, so nobody
+    /// of the time before is heard in the time after. A server that has just come holds nothing, and stays.
+    fn go_back(&mut self, view: &mut View) -> bool {
+        let Some(clock) = self.durable.saved.max(view.restored) else { return false };
+        view.servers.retain(|_, member| !member.confirmed);
+        view.workers.clear();
+        view.shards.clear();
+        view.slots.fill(None);
+        (view.restored, view.keeper) = (Some(clock), None);
+        self.durable.begun = false;
+        true
     }
 
     fn lease_ended(&self, id: ServerId, now: Time) -> bool {
@@ -306,5 +365,146 @@ impl Coordinator {
         } else {
             out.extend(self.durable.yielding.keys().map(|id| (Peer::Server(*id), grant(&view))));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Activity, Counts};
+
+    const MS: fn(u64) -> Time = Time::from_millis;
+
+    struct Run(Coordinator, u64);
+
+    impl Run {
+        /// Two servers with one shard each, and a worker.
+        fn new() -> (Self, [Peer; 3]) {
+            let size = Size { n_servers: 2, n_workers: 1, n_shards: Some(2), n_slots: 1, replicas: 1 };
+            let mut run = Self(Coordinator::new(size, Timing::default(), None, None), 0);
+            let peers = ["server-0", "server-1", "worker-0"].map(|name| run.join(name, MS(0)));
+            peers.iter().for_each(|peer| drop(run.lives(*peer, None, MS(0))));
+            (run, peers)
+        }
+
+        fn join(&mut self, name: &str, now: Time) -> Peer {
+            self.1 += 1;
+            let role = if name.starts_with('s') { Role::Server } else { Role::Worker };
+            let (nonce, name) = (self.1, name.to_owned());
+            let (address, host, settings) = (String::new(), String::new(), Settings::new());
+            let join = Join { role, nonce, name, address, restored: None, n_shards: 2, host, settings };
+            let told = self.0.handle(Peer::Newcomer(nonce), FromMember::Join(join), now);
+            let you = |(_, told): &Said| match told {
+                ToMember::Welcome { you, .. } => Some(*you),
+                _ => None,
+            };
+            told.iter().find_map(you).expect("who asks is let in")
+        }
+
+        /// What a member is told that lives and knows no view yet.
+        fn lives(&mut self, peer: Peer, saved: Option<Clock>, now: Time) -> Vec<ToMember> {
+            self.says(peer, Heartbeat { saved, ..heartbeat(now) }, now)
+        }
+
+        /// A worker has the result and would tell it; whom it hears will.
+        fn keeps(&mut self, peer: Peer, now: Time) -> Option<String> {
+            self.says(peer, Heartbeat { keeps: true, ..heartbeat(now) }, now);
+            self.0.view().keeper.clone()
+        }
+
+        fn says(&mut self, peer: Peer, heartbeat: Heartbeat, now: Time) -> Vec<ToMember> {
+            let told = self.0.handle(peer, FromMember::Heartbeat(heartbeat), now);
+            told.into_iter().filter(|(to, _)| *to == peer).map(|(_, told)| told).collect()
+        }
+    }
+
+    fn heartbeat(sent: Time) -> Heartbeat {
+        Heartbeat {
+            epoch: Epoch(0),
+            sent,
+            caught_up: Vec::new(),
+            wish: Wish::Stay,
+            waiting_for: String::new(),
+            clock: 0,
+            counts: Counts::default(),
+            saved: None,
+            keeps: false,
+            handed: Vec::new(),
+            behind: None,
+            activity: Activity::default(),
+        }
+    }
+
+    fn view(told: &[ToMember]) -> Option<&View> {
+        told.iter().find_map(|told| match told {
+            ToMember::Grant { view, .. } => view.as_deref(),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn a_run_that_goes_back_is_shown_to_nobody_while_a_head_of_before_may_answer() {
+        let (mut run, [first, second, worker]) = Run::new();
+        run.lives(worker, Some(3), MS(10));
+        run.lives(second, None, MS(10));
+        run.0.gone(first, MS(20));
+        for before in [second, worker] {
+            assert!(
+                run.lives(before, None, MS(30)).contains(&ToMember::Expelled { run: RunId::default() }),
+                "{before}"
+            );
+        }
+        let again = ["server-0", "server-1", "worker-0"].map(|name| run.join(name, MS(40)));
+        let patience = Timing::default().patience();
+        for peer in again {
+            assert_eq!(view(&run.lives(peer, None, MS(50))), None, "{peer}: the lease of {second} holds");
+        }
+        for peer in again {
+            let told = run.lives(peer, None, MS(60) + patience);
+            let view = view(&told).expect("the lease has ended");
+            assert_eq!((view.restored, view.shards.len(), view.lost()), (Some(3), 2, None), "{peer}");
+        }
+    }
+
+    #[test]
+    fn of_all_who_ever_have_the_first_slot_one_tells_the_result() {
+        let (mut run, [first, _, slow]) = Run::new();
+        let quick = run.join("worker-1", MS(0));
+        assert_eq!(run.keeps(quick, MS(10)), None, "the first slot is another's");
+        assert_eq!(run.keeps(slow, MS(10)).as_deref(), Some("worker-0"));
+        // It is silent for too long, and another gets its slot.
+        let late = MS(20) + Timing::default().patience();
+        run.lives(quick, None, late);
+        run.0.tick(late);
+        assert_eq!(run.0.view().owner(Slot(0)).map(Peer::Worker), Some(quick));
+        assert_eq!(run.keeps(quick, late).as_deref(), Some("worker-0"));
+        // What was told is worth nothing once the run goes back.
+        run.lives(quick, Some(3), late);
+        run.0.gone(first, late);
+        assert_eq!(run.0.view().keeper, None);
+    }
+
+    #[test]
+    fn without_a_checkpoint_a_lost_shard_is_lost() {
+        let (mut run, [first, second, worker]) = Run::new();
+        run.lives(second, None, MS(10));
+        run.0.gone(first, MS(20));
+        assert!(run.0.view().lost().is_some());
+        assert!(view(&run.lives(worker, None, MS(30))).is_some_and(|view| view.lost().is_some()));
+    }
+
+    #[test]
+    fn workers_that_are_asked_to_go_do_but_the_last_one_stays_until_it_goes() {
+        let (mut run, [.., first]) = Run::new();
+        let second = run.join("worker-1", MS(5));
+        let out = ToMember::Expelled { run: RunId::default() };
+        assert!(run.says(first, Heartbeat { wish: Wish::Leave, ..heartbeat(MS(10)) }, MS(10)).contains(&out));
+        assert!(
+            !run.says(second, Heartbeat { wish: Wish::Leave, ..heartbeat(MS(10)) }, MS(10)).contains(&out)
+        );
+        let Peer::Worker(last) = second else { unreachable!("it joined as a worker") };
+        assert_eq!(run.0.view().slots, [Some(last)], "it has what the other left");
+        assert!(run.says(second, Heartbeat { wish: Wish::Go, ..heartbeat(MS(20)) }, MS(20)).contains(&out));
+        assert!(run.0.view().workers.is_empty());
     }
 }

@@ -128,11 +128,33 @@ pub enum ClusterError {
         /// The lowest clock of this worker's slots.
         clock: Clock,
     },
+    /// A rule, a function or a state machine has panicked; what it was changing is worthless.
+    #[error("a rule, a function or this process itself has panicked: {message}")]
+    Panicked {
+        /// What the panic said.
+        message: String,
+    },
+    /// The coordinator was started again and remembers nothing of this run.
+    #[error(
+        "the coordinator has forgotten this run: it was started again without its file; set THALWEG_STATE for it, and resume \
+         from a checkpoint"
+    )]
+    Forgotten,
     /// All copies of a shard are gone.
     #[error("{shard}: every server that held it is gone; resume from a checkpoint")]
     Lost {
         /// The shard.
         shard: ShardId,
+    },
+    /// All servers are gone, and there is a checkpoint, but none of them comes back to go on from it.
+    #[error(
+        "every server is gone, and none came back in {seconds} s; resume from the checkpoint at clock {clock}"
+    )]
+    Deserted {
+        /// Its clock.
+        clock: Clock,
+        /// How long they were waited for.
+        seconds: u64,
     },
     /// A parameter or slot that is not held as f32.
     #[error("{name:?} is {got}; servers hold f32 parameters, and slots of f32 and f64")]

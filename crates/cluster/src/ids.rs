@@ -51,6 +51,11 @@ id!(
     CallId(u64),
     "call"
 );
+id!(
+    /// One run of a cluster, by its coordinator's memory: one that has lost it begins another run.
+    RunId(u64),
+    "run"
+);
 
 /// How many steps a slot has made. A push at clock `c` is the slot's `c`-th, counted from zero.
 pub type Clock = u64;

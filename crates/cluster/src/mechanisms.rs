@@ -28,6 +28,8 @@ pub struct Mechanisms {
     pub patience: bool,
     /// A call that waits is looked at again whenever it may have become possible to answer it.
     pub waking: bool,
+    /// A head is followed by another member only once that has everything.
+    pub draining: bool,
 }
 
 impl Default for Mechanisms {
@@ -44,6 +46,7 @@ impl Default for Mechanisms {
             store_fencing: true,
             patience: true,
             waking: true,
+            draining: true,
         }
     }
 }

@@ -1,10 +1,11 @@
 //! What processes say to each other. The wire format, gRPC and the simulator carry exactly these.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Refusal;
-use crate::ids::{CallId, Clock, Epoch, Peer, ServerId, ShardId, Slot};
+use crate::ids::{CallId, Clock, Epoch, Peer, RunId, ServerId, ShardId, Slot};
 use crate::state::{Parts, Pushed, Reads, Record, Sent, Update, Wants};
 use crate::view::View;
 
@@ -61,6 +62,8 @@ pub enum ToMember {
         nonce: u64,
         /// Who it is from now on.
         you: Peer,
+        /// The number of the run.
+        run: RunId,
     },
     /// The view, and for how long to trust it.
     Grant {
@@ -70,7 +73,17 @@ pub enum ToMember {
         view: Option<Arc<View>>,
     },
     /// You are no member any more.
-    Expelled,
+    Expelled {
+        /// The number of the run. Whoever belongs to another one was forgotten with it.
+        run: RunId,
+    },
+    /// You cannot take part.
+    Refused {
+        /// The random number it joined with.
+        nonce: u64,
+        /// In words.
+        why: String,
+    },
 }
 
 /// What workers and servers say to each other.
@@ -157,6 +170,8 @@ pub struct Call {
     pub pull: Option<Arc<Wants>>,
     /// The read waits for everybody's updates below its clock, whatever the consistency allows.
     pub fresh: bool,
+    /// Every slot stands at this clock, and the shard saves itself as it is.
+    pub save: bool,
 }
 
 impl Call {
@@ -227,6 +242,37 @@ pub struct Join {
     pub restored: Option<Clock>,
     /// Into how many shards it would divide the parameters, for servers: they know the program.
     pub n_shards: u32,
+    /// The host that it runs on, for people to look at.
+    pub host: String,
+    /// What decides the mathematics, in words by name; the same for all processes of a run.
+    pub settings: Settings,
+}
+
+/// What decides the mathematics of a run, in words by name.
+pub type Settings = BTreeMap<String, String>;
+
+/// Whether a process wants to stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wish {
+    /// It does.
+    #[default]
+    Stay,
+    /// It was asked to go, and does once nothing depends on it: a server when others have its shards, a worker unless it is
+    /// the last.
+    Leave,
+    /// It goes, whatever depends on it.
+    Go,
+}
+
+/// What a process does now, for people to look at.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Activity {
+    /// In words; empty when nothing is known.
+    pub what: String,
+    /// For so long.
+    pub lasts: Duration,
+    /// It has usually taken so long.
+    pub usual: Duration,
 }
 
 /// A sign of life.
@@ -238,14 +284,24 @@ pub struct Heartbeat {
     pub sent: Time,
     /// Servers that have caught up with a shard of the sender's, and that it now waits for.
     pub caught_up: Vec<(ShardId, ServerId)>,
-    /// It wants to go once nothing depends on it.
-    pub leaving: bool,
+    /// Whether it wants to stay.
+    pub wish: Wish,
     /// What it waits for, in words; empty when it works.
     pub waiting_for: String,
     /// How far it has come: the lowest clock of its slots or shards.
     pub clock: Clock,
     /// What it has done so far.
     pub counts: Counts,
+    /// The clock of the newest checkpoint that it has made whole.
+    pub saved: Option<Clock>,
+    /// The slot that it waits for, if there is one.
+    pub behind: Option<Slot>,
+    /// What it does now.
+    pub activity: Activity,
+    /// It has the result of the first slot, and would tell it.
+    pub keeps: bool,
+    /// Shards of which the one that will be first has everything.
+    pub handed: Vec<ShardId>,
 }
 
 /// What a process has done since it began, for people to look at.

@@ -9,7 +9,7 @@ use crate::view::{Chain, View};
 pub fn first_chains(servers: &[ServerId], n_shards: usize, length: usize) -> Vec<Chain> {
     let chain = |shard: usize| {
         let members = (0..length.min(servers.len())).map(|k| servers[(shard + k) % servers.len()]).collect();
-        Chain { members, joining: None, lost: false }
+        Chain { members, ..Chain::default() }
     };
     (0..n_shards).map(chain).collect()
 }
@@ -19,11 +19,19 @@ pub fn remove_server(view: &mut View, gone: ServerId) {
     view.servers.remove(&gone);
     for chain in &mut view.shards {
         let held = chain.members.len();
+        take_back(chain, gone);
         chain.members.retain(|s| *s != gone);
         chain.lost |= chain.members.is_empty() && held > 0;
         if chain.joining.is_some_and(|(s, _)| s == gone) || chain.members.is_empty() {
             chain.joining = None;
         }
+    }
+}
+
+/// A first member that is gone hands nothing over, and one that is gone takes over nothing.
+fn take_back(chain: &mut Chain, gone: ServerId) {
+    if chain.head() == Some(gone) || chain.handing == Some(gone) {
+        chain.handing = None;
     }
 }
 
@@ -57,10 +65,11 @@ pub fn improve(view: &mut View, length: usize) {
         let leaver = surplus.filter(|s| !staying.contains(s) && n_staying >= length && n_staying > 0);
         let extra = surplus.filter(|_| n_staying > length);
         if let Some(out) = leaver.or(extra) {
+            take_back(chain, out);
             chain.members.retain(|s| *s != out);
             continue;
         }
-        if chain.joining.is_none() {
+        if chain.joining.is_none() && chain.handing.is_none() {
             let candidates = staying.iter().copied().filter(|s| !chain.members.contains(s));
             let Some(idlest) = candidates.min_by_key(|s| (load[s], *s)) else { continue };
             let busiest = chain.members.iter().map(|s| load[s]).max().unwrap_or(0);
@@ -69,9 +78,42 @@ pub fn improve(view: &mut View, length: usize) {
             }
         }
     }
+    balance(view, &staying);
     // Who wants to go and holds nothing may go.
     let load = load(view);
     view.servers.retain(|id, m| !m.leaving || load[id] > 0);
+}
+
+/// Whether nothing is left to improve, nobody is on its way, and no server is first in many more chains than others that
+/// could be.
+pub fn is_settled(view: &View, length: usize) -> bool {
+    let mut next = view.clone();
+    improve(&mut next, length);
+    let quiet = view.shards.iter().all(|c| c.joining.is_none() && c.handing.is_none());
+    let heads = |server: &ServerId| view.shards.iter().filter(|c| c.head() == Some(*server)).count();
+    let even = |c: &Chain| c.members.iter().all(|s| c.head().is_none_or(|head| heads(&head) <= heads(s) + 1));
+    quiet && next == *view && view.shards.iter().all(even)
+}
+
+/// Lets the server that is first in most chains hand one over to the member that is first in fewest, if that makes them more
+/// even. One at a time, when no newcomer is on its way: calls wait meanwhile.
+fn balance(view: &mut View, staying: &[ServerId]) {
+    if view.shards.iter().any(|c| c.joining.is_some() || c.handing.is_some()) {
+        return;
+    }
+    let mut heads: BTreeMap<ServerId, usize> = staying.iter().map(|s| (*s, 0)).collect();
+    view.shards.iter().filter_map(Chain::head).for_each(|head| *heads.entry(head).or_default() += 1);
+    let gain = |chain: &Chain| {
+        let others = chain.members.iter().skip(1).copied().filter(|s| staying.contains(s));
+        let next = others.min_by_key(|s| (heads[s], *s))?;
+        let gain = heads[&chain.head()?].checked_sub(heads[&next] + 2)?;
+        Some((gain, next))
+    };
+    let gains =
+        view.shards.iter().enumerate().filter_map(|(i, chain)| gain(chain).map(|(g, next)| (g, i, next)));
+    if let Some((_, i, next)) = gains.max_by_key(|(gain, i, _)| (*gain, std::cmp::Reverse(*i))) {
+        view.shards[i].handing = Some(next);
+    }
 }
 
 fn load(view: &View) -> BTreeMap<ServerId, usize> {
@@ -139,6 +181,7 @@ mod tests {
             let before = view.clone();
             for chain in &mut view.shards {
                 chain.members.extend(chain.joining.take().map(|(s, _)| s));
+                chain.hand_over();
             }
             improve(view, length);
             if before == *view {
@@ -175,6 +218,17 @@ mod tests {
         settle(&mut v, 2);
         assert!(v.shards.iter().all(|c| c.members.len() == 2), "{v:?}");
         assert!(load(&v).values().all(|n| (2..=3).contains(n)), "{:?}", load(&v));
+    }
+
+    #[test]
+    fn a_server_that_has_copies_of_everything_becomes_the_first_of_half() {
+        let mut v = view(&[1], 4, 2);
+        v.servers.insert(ServerId(2), Member { confirmed: true, ..Member::default() });
+        settle(&mut v, 2);
+        for server in [1, 2].map(ServerId) {
+            let n = v.shards.iter().filter(|c| c.head() == Some(server)).count();
+            assert_eq!(n, 2, "{:?}", v.shards);
+        }
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub struct Replica {
     state: Option<State>, // none until a newcomer got it
     epoch: Epoch,
     is_head: bool,
+    hands_over: bool, // another will be the head: no calls are taken any more
     before: Option<ServerId>,
     after: Option<After>,
     committed: u64,                    // every member has the records up to here
@@ -109,6 +110,7 @@ impl Replica {
             state,
             epoch: Epoch(0),
             is_head: false,
+            hands_over: false,
             before: None,
             after: None,
             committed: 0,
@@ -133,6 +135,7 @@ impl Replica {
         self.open_order.clear();
         self.epoch = epoch;
         self.is_head = chain.head() == Some(me);
+        self.hands_over = self.is_head && chain.handing.is_some();
         let (before, after) = chain.neighbours(me).unwrap_or_default();
         self.before = before;
         let since = chain.joining.filter(|(server, _)| after == Some(*server)).map(|(_, since)| since);
@@ -189,6 +192,9 @@ impl Replica {
             }
         }
         let state = self.state.as_ref().expect("a head has its state");
+        if call.save {
+            self.snapshots.push(state.standing(call.clock)?);
+        }
         let Some(update) = &call.push else { return Ok(None) };
         let update = &unpacked(update);
         if let Some(settled) = state.settled(call.slot, call.clock)? {
@@ -321,6 +327,20 @@ impl Replica {
             a.stage == Stage::Following && (all || !self.plan.mechanisms.full_sync)
         };
         self.after.as_ref().filter(enough).map(|a| a.server)
+    }
+
+    /// Whether it takes no calls, since another will be the head.
+    pub fn hands_over(&self) -> bool {
+        self.hands_over
+    }
+
+    /// Whether all others have what it has. It makes no records any more, so that stays true until the next view, and the
+    /// chain may stand in another order: nobody has a record that its new head lacks.
+    pub fn is_handed(&self) -> bool {
+        let follows = |a: &After| a.stage == Stage::Following && a.counts;
+        let all = self.state.as_ref().is_some_and(|state| state.index() == self.committed);
+        let drained = all && self.after.as_ref().is_some_and(follows) && self.log.records.is_empty();
+        self.hands_over && (drained || !self.plan.mechanisms.draining)
     }
 
     /// Why this copy cannot be what it was asked to be.
@@ -469,7 +489,8 @@ impl Replica {
 
 /// The update with all gradients at full size.
 fn unpacked(update: &Arc<Update>) -> Arc<Update> {
-    if update.values().any(|delta| matches!(delta, Delta::Packed(_) | Delta::Cut(..))) {
+    if update.values().any(|delta| matches!(delta, Delta::Packed(_) | Delta::PackedRows(..) | Delta::Cut(..)))
+    {
         Arc::new(update.iter().map(|(id, delta)| (*id, delta.unpacked())).collect())
     } else {
         update.clone()

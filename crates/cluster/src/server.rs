@@ -7,11 +7,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::Refusal;
-use crate::ids::{Clock, Epoch, Peer, ServerId, ShardId};
+use crate::ids::{Clock, Epoch, Peer, RunId, ServerId, ShardId};
 use crate::message::{
-    Answer, Call, Counts, Data, FromMember, Heartbeat, Join, Message, Outcome, Outgoing, Role,
+    Activity, Answer, Call, Counts, Data, FromMember, Heartbeat, Join, Message, Outcome, Outgoing, Role,
 };
-use crate::message::{Time, ToMember};
+use crate::message::{Time, ToMember, Wish};
 use crate::replica::Replica;
 use crate::state::{Plan, Snapshot, State};
 use crate::view::{Lease, Timing, View};
@@ -26,6 +26,8 @@ pub struct Server {
     join: Join,
     source: Source,
     id: Option<ServerId>,
+    run: RunId, // of whoever gave the number
+    forgotten: bool,
     view: Arc<View>,
     lease: Lease,
     replicas: BTreeMap<ShardId, (Option<Epoch>, Replica)>, // with the epoch since when it joined its chain
@@ -52,6 +54,8 @@ impl Server {
             join,
             source,
             id: None,
+            run: RunId::default(),
+            forgotten: false,
             view: Arc::default(),
             lease: Lease::default(),
             replicas: BTreeMap::new(),
@@ -126,13 +130,13 @@ impl Server {
 
     fn told(&mut self, told: ToMember, now: Time, out: &mut Vec<Outgoing>) {
         match told {
-            ToMember::Welcome { nonce, you: Peer::Server(id) }
+            ToMember::Welcome { nonce, you: Peer::Server(id), run }
                 if nonce == self.join.nonce && self.id.is_none() =>
             {
-                self.id = Some(id);
+                (self.id, self.run) = (Some(id), run);
                 self.heartbeat(now, out);
             }
-            ToMember::Welcome { .. } => {}
+            ToMember::Welcome { .. } | ToMember::Refused { .. } => {}
             ToMember::Grant { lease, view } => {
                 if let Some(sent) = lease {
                     self.lease.renew(sent, self.timing.lease);
@@ -141,8 +145,9 @@ impl Server {
                     self.adopt(view, now, out);
                 }
             }
-            ToMember::Expelled => {
+            ToMember::Expelled { run } => {
                 self.expelled = true;
+                self.forgotten |= self.id.is_some() && run != self.run;
                 self.lease = Lease::default();
             }
         }
@@ -200,6 +205,12 @@ impl Server {
         self.expelled
     }
 
+    /// Whether the coordinator remembers nothing of the run that its shards belong to. They must not be taken for those
+    /// of another.
+    pub fn forgotten(&self) -> bool {
+        self.forgotten
+    }
+
     fn call(&mut self, from: Peer, call: Call, now: Time, out: &mut Vec<Outgoing>) {
         let (epoch, shard, id) = (self.view.epoch, call.shard, call.id);
         let owns = from == self.view.owner(call.slot).map_or(Peer::Coordinator, Peer::Worker);
@@ -208,7 +219,7 @@ impl Server {
         let fenced = self.plan.mechanisms.fencing && (call.epoch != epoch || !owns);
         match self.replicas.get_mut(&shard) {
             // Without a lease nothing is even begun: its answer might not leave.
-            Some((_, replica)) if heads && !fenced && leased => {
+            Some((_, replica)) if heads && !fenced && leased && !replica.hands_over() => {
                 replica.call(from, call, out);
             }
             _ => {
@@ -230,9 +241,9 @@ impl Server {
         let Peer::Server(from) = from else { return };
         let fenced = epoch != self.view.epoch && self.plan.mechanisms.fencing;
         if let Some((_, replica)) = self.replicas.get_mut(&shard).filter(|_| !fenced) {
-            let before = replica.caught_up();
+            let before = (replica.caught_up(), replica.is_handed());
             act(replica, from, out);
-            if replica.caught_up() != before {
+            if (replica.caught_up(), replica.is_handed()) != before {
                 self.heartbeat(now, out); // the coordinator wants to know at once
             }
         }
@@ -240,6 +251,8 @@ impl Server {
 
     fn adopt(&mut self, view: Arc<View>, now: Time, out: &mut Vec<Outgoing>) {
         let Some(me) = self.id else { return };
+        // A run that goes back to a checkpoint has no shards for a while.
+        self.replicas.retain(|shard, _| (shard.0 as usize) < view.shards.len());
         for (shard, chain) in (0..).map(ShardId).zip(&view.shards) {
             let joins = chain.joining.filter(|(server, _)| *server == me).map(|(_, since)| since);
             if joins.is_none() && !chain.members.contains(&me) {
@@ -279,12 +292,22 @@ impl Server {
             epoch: self.view.epoch,
             sent: now,
             caught_up,
-            leaving: self.leaving,
+            wish: if self.leaving { Wish::Leave } else { Wish::Stay },
             waiting_for: self.waiting_for(),
             clock: self.replicas().filter_map(|(_, r)| Some(r.state()?.version())).min().unwrap_or(0),
             counts: self.counts,
+            saved: None,
+            behind: None,
+            activity: Activity::default(),
+            keeps: false,
+            handed: self.handed().collect(),
         };
         out.push((Peer::Coordinator, FromMember::Heartbeat(heartbeat).into()));
+    }
+
+    /// The shards of which the one that will be first has everything.
+    fn handed(&self) -> impl Iterator<Item = ShardId> {
+        self.replicas().filter(|(_, replica)| replica.is_handed()).map(|(shard, _)| shard)
     }
 
     /// Whom the rounds under way wait for.

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::error::{ClusterError, Refusal};
-use crate::ids::{CallId, Clock, Peer, SessionId, ShardId, Slot};
+use crate::ids::{CallId, Clock, Peer, RunId, SessionId, ShardId, Slot};
 use crate::message::{
-    Answer, Call, Counts, Data, Done, FromMember, Heartbeat, Join, Message, Outcome, Outgoing,
+    Activity, Answer, Call, Counts, Data, Done, FromMember, Heartbeat, Join, Message, Outcome, Outgoing,
 };
-use crate::message::{Role, Time, ToMember};
+use crate::message::{Role, Time, ToMember, Wish};
 use crate::state::{Parts, Pushed, Reads, Update, Wants};
 use crate::sync::Sync;
 use crate::view::{Timing, View};
@@ -26,6 +26,8 @@ pub struct Request {
     pub pull: Option<Arc<Wants>>,
     /// Read only what has everybody's updates below the clock.
     pub fresh: bool,
+    /// The shard saves itself as it is: every slot stands at the clock of this one.
+    pub save: bool,
 }
 
 /// What happened to a session.
@@ -63,6 +65,8 @@ pub enum Event {
         /// Why.
         refusal: Refusal,
     },
+    /// It was decided who tells the result, after this session said that it would.
+    Kept,
     /// The session is over: another one must be begun, or the run has lost data.
     Ended(Option<ClusterError>),
 }
@@ -75,13 +79,16 @@ pub struct Session {
     join: Join,
     tables: Vec<Arc<Parts>>, // by shard: what the owner of the first slot creates
     id: Option<SessionId>,
+    run: RunId, // of whoever gave the number
     view: Arc<View>,
     slots: BTreeMap<Slot, Progress>,
     next_call: u64,
     next_heartbeat: Time,
-    leaving: bool,
+    wish: Wish,
     ended: bool,
     counts: Counts,
+    saved: Option<Clock>,
+    keeps: bool,
 }
 
 /// A slot's call under way.
@@ -121,13 +128,16 @@ impl Session {
             join,
             tables,
             id: None,
+            run: RunId::default(),
             view: Arc::default(),
             slots: BTreeMap::new(),
             next_call: 1,
             next_heartbeat: Time::ZERO,
-            leaving: false,
+            wish: Wish::Stay,
             ended: false,
             counts: Counts::default(),
+            saved: None,
+            keeps: false,
         }
     }
 
@@ -146,16 +156,19 @@ impl Session {
     pub fn handle(&mut self, from: Peer, message: Message, now: Time) -> (Vec<Outgoing>, Vec<Event>) {
         let (mut out, mut events) = (Vec::new(), Vec::new());
         match message {
-            Message::ToMember(ToMember::Welcome { nonce, you: Peer::Worker(id) })
+            Message::ToMember(ToMember::Welcome { nonce, you: Peer::Worker(id), run })
                 if nonce == self.join.nonce && self.id.is_none() =>
             {
-                self.id = Some(id);
+                (self.id, self.run) = (Some(id), run);
                 self.heartbeat(now, &mut out);
             }
             Message::ToMember(ToMember::Grant { view: Some(view), .. }) if view.epoch > self.view.epoch => {
                 self.adopt(view, now, &mut events);
             }
-            Message::ToMember(ToMember::Expelled) if self.id.is_some() => self.end(None, &mut events),
+            Message::ToMember(ToMember::Expelled { run }) if self.id.is_some() => {
+                let forgotten = (run != self.run).then_some(ClusterError::Forgotten);
+                self.end(forgotten, &mut events);
+            }
             Message::Data(Data::Answer(answer)) => self.answer(from, answer, now, &mut out, &mut events),
             _ => {}
         }
@@ -200,7 +213,18 @@ impl Session {
 
     /// Says that the work is done, or that the process is about to end.
     pub fn leave(&mut self, now: Time) -> Vec<Outgoing> {
-        self.leaving = true;
+        self.wish = Wish::Go;
+        self.next_heartbeat = now;
+        self.tick(now)
+    }
+
+    /// Says that the process was asked to end, and goes when others have its slots. Whether there are any, the coordinator
+    /// decides: the last worker keeps them, and leaves when it has saved them.
+    pub fn would_leave(&mut self, now: Time) -> Vec<Outgoing> {
+        if self.wish != Wish::Stay {
+            return Vec::new();
+        }
+        self.wish = Wish::Leave;
         self.next_heartbeat = now;
         self.tick(now)
     }
@@ -211,6 +235,9 @@ impl Session {
             return self.end(Some(ClusterError::Lost { shard }), events);
         }
         self.view = view;
+        if self.keeps && self.view.keeper.is_some() {
+            events.push(Event::Kept);
+        }
         let owned = if self.view.shards.is_empty() { Vec::new() } else { self.view.slots_of(me) };
         self.slots.retain(|slot, _| {
             let keeps = owned.contains(slot);
@@ -291,6 +318,7 @@ impl Session {
                     push: pending.request.push.clone(),
                     pull: pending.request.pull.clone(),
                     fresh: pending.request.fresh,
+                    save: pending.request.save,
                 };
                 out.push((Peer::Server(head), Data::Call(call).into()));
             }
@@ -308,10 +336,15 @@ impl Session {
                 epoch: self.view.epoch,
                 sent: now,
                 caught_up: Vec::new(),
-                leaving: self.leaving,
+                wish: self.wish,
                 waiting_for: self.waiting_for(),
                 clock: self.slots.values().map(|p| p.clock).min().unwrap_or(0),
                 counts: self.counts,
+                saved: self.saved,
+                behind: None,
+                activity: Activity::default(),
+                keeps: self.keeps,
+                handed: Vec::new(),
             }),
         };
         out.push((Peer::Coordinator, message.into()));
@@ -344,6 +377,28 @@ impl Session {
     /// What this process has done so far, to be told with the next sign of life. The staleness is the session's own.
     pub fn count(&mut self, counts: Counts) {
         self.counts = Counts { staleness: self.counts.staleness, ..counts };
+    }
+
+    /// The newest checkpoint that this process has made whole. It is told at once: a shard may be lost in a moment.
+    pub fn saved(&mut self, clock: Option<Clock>, now: Time) -> Vec<Outgoing> {
+        let mut out = Vec::new();
+        if clock > self.saved {
+            self.saved = clock;
+            self.heartbeat(now, &mut out);
+        }
+        out
+    }
+
+    /// Whether this worker is the one that tells the result, which it has: of all that ever compute the first slot, the
+    /// coordinator chooses one. Nothing while it has not; an event says when it has.
+    pub fn keeps(&mut self, now: Time) -> (Vec<Outgoing>, Option<bool>) {
+        let mut out = Vec::new();
+        let chosen = self.view.keeper.as_ref().map(|name| *name == self.join.name);
+        if chosen.is_none() && !self.keeps {
+            self.keeps = true;
+            self.heartbeat(now, &mut out);
+        }
+        (out, chosen)
     }
 
     /// The random number of this life.

@@ -267,6 +267,14 @@ impl State {
         Ok(reads)
     }
 
+    /// The state as it is, when every slot stands at this clock.
+    pub fn standing(&self, clock: Clock) -> Result<Snapshot, Refusal> {
+        match self.marks.iter().find(|mark| **mark != clock) {
+            None if self.version == clock => Ok(Snapshot { clock, tables: self.tables.clone() }),
+            other => Err(Refusal::Clock { want: *other.unwrap_or(&self.version), got: clock }),
+        }
+    }
+
     /// Makes one change, whole. The record was checked by whoever made it. Returns the snapshots that
     /// it completed.
     pub fn apply(&mut self, record: &Record) -> Vec<Snapshot> {
@@ -348,6 +356,16 @@ mod tests {
 
     fn wants() -> Wants {
         Wants::from([(T, Want::Dense)])
+    }
+
+    #[test]
+    fn a_shard_is_saved_as_it_is_only_when_every_slot_stands_at_that_clock() {
+        let mut state = shard(Sync::Ssp(2), 2);
+        state.apply(&Record::Push { slot: Slot(0), clock: 0, update: add(1.0) });
+        assert_eq!(state.standing(1).err(), Some(Refusal::Clock { want: 0, got: 1 }), "slot 1 is behind");
+        state.apply(&Record::Push { slot: Slot(1), clock: 0, update: add(1.0) });
+        assert_eq!(state.standing(1).unwrap().clock, 1);
+        assert!(state.standing(0).is_err() && state.standing(2).is_err());
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Where the shards of a run are saved and come from.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use thalweg_train::TrainError;
+
+use crate::error::in_full;
 use crate::ids::{Clock, ShardId};
 use crate::server::Source;
 use crate::state::Snapshot;
@@ -24,11 +27,29 @@ pub struct Storage {
     pub save: Save,
 }
 
-/// Ends the process of a server that was asked for a checkpoint it does not see: to begin at different clocks would mix
-/// two runs.
-pub(crate) fn unseen(clock: Clock) -> ! {
-    eprintln!("the run goes on from clock {clock}, which this process does not see: is the folder shared?");
-    std::process::exit(1)
+/// A checkpoint that was read, once for all shards: the one to go on from, or a later one when the run was taken back to it.
+pub(crate) struct Read<T>(Mutex<Option<(Clock, Arc<T>)>>);
+
+impl<T> Read<T> {
+    pub(crate) fn new(first: Option<(Clock, T)>) -> Self {
+        Self(Mutex::new(first.map(|(clock, read)| (clock, Arc::new(read)))))
+    }
+
+    /// The one of this clock. Ends the process of a server that does not see it: to begin at different clocks would mix
+    /// two runs.
+    pub(crate) fn at(&self, clock: Clock, read: impl FnOnce() -> Result<T, TrainError>) -> Arc<T> {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, found)) = held.as_ref().filter(|(at, _)| *at == clock) {
+            return found.clone();
+        }
+        let found = read().map(Arc::new).unwrap_or_else(|e| {
+            let why = in_full(&e);
+            eprintln!("the run goes on from clock {clock}, which this process does not see: is the folder shared? ({why})");
+            std::process::exit(1)
+        });
+        *held = Some((clock, found.clone()));
+        found
+    }
 }
 
 /// A thread that saves snapshots, so that no step waits for a disk. What is to be saved is shared with the server until

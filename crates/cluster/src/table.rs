@@ -95,6 +95,8 @@ pub enum Delta {
     Rows(Arc<Vec<u64>>, Values),
     /// For the whole dense range, made smaller. A shard unpacks it before anything else.
     Packed(Arc<Encoded>),
+    /// For some rows, their values made smaller. Unpacked as well.
+    PackedRows(Arc<Vec<u64>>, Arc<Encoded>),
     /// For the whole dense range: a part of an array that is sent from where it lies. It arrives as `Dense`.
     Cut(Values, Range<usize>),
 }
@@ -106,6 +108,7 @@ impl Delta {
             Delta::Dense(values) => values.len(),
             Delta::Rows(rows, values) => 2 * rows.len() + values.len(),
             Delta::Packed(encoded) => encoded.len(),
+            Delta::PackedRows(rows, encoded) => 2 * rows.len() + encoded.len(),
             Delta::Cut(_, range) => range.len(),
         }
     }
@@ -114,6 +117,7 @@ impl Delta {
     pub fn unpacked(&self) -> Delta {
         match self {
             Delta::Packed(encoded) => Delta::Dense(Arc::new(encoded.decode())),
+            Delta::PackedRows(rows, encoded) => Delta::Rows(rows.clone(), Arc::new(encoded.decode())),
             Delta::Cut(values, range) => Delta::Dense(Arc::new(values[range.clone()].to_vec())),
             other => other.clone(),
         }
@@ -211,7 +215,9 @@ impl Table {
                 rising(table, keys)
             }
             (_, Delta::Dense(grad)) => Err(form(table, &self.spec, format!("{} values", grad.len()))),
-            (_, Delta::Packed(_) | Delta::Cut(..)) => Err(form(table, &self.spec, "packed values".into())),
+            (_, Delta::Packed(_) | Delta::PackedRows(..) | Delta::Cut(..)) => {
+                Err(form(table, &self.spec, "packed values".into()))
+            }
             (_, Delta::Rows(keys, grad)) => {
                 Err(form(table, &self.spec, format!("{} rows of {} values in all", keys.len(), grad.len())))
             }
@@ -467,7 +473,7 @@ pub fn sum<'a>(deltas: impl IntoIterator<Item = &'a Delta>, old: Option<Values>)
             });
             Some(Delta::Dense(total))
         }
-        Delta::Packed(_) | Delta::Cut(..) => unreachable!("unpacked when it came"),
+        Delta::Packed(_) | Delta::PackedRows(..) | Delta::Cut(..) => unreachable!("unpacked when it came"),
         Delta::Rows(..) => {
             let mut rows: BTreeMap<u64, Vec<f32>> = BTreeMap::new();
             for delta in std::iter::once(first).chain(rest) {

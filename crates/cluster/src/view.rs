@@ -30,6 +30,8 @@ pub struct View {
     pub restored: Option<Clock>,
     /// Into how many shards the servers want the parameters to be divided, before they are.
     pub n_shards: u32,
+    /// The name of the worker that tells the result, once one has it.
+    pub keeper: Option<String>,
 }
 
 /// One process of a view.
@@ -45,6 +47,8 @@ pub struct Member {
     pub leaving: bool,
     /// It was heard of under its number. A request to join may come late, when its sender is long gone.
     pub confirmed: bool,
+    /// The host that it runs on, for people to look at.
+    pub host: String,
 }
 
 /// The servers of one shard.
@@ -56,6 +60,8 @@ pub struct Chain {
     pub joining: Option<(ServerId, Epoch)>,
     /// Every server that had everything is gone.
     pub lost: bool,
+    /// The member that will be the first one, as soon as it has all that the first one has, which takes no calls meanwhile.
+    pub handing: Option<ServerId>,
 }
 
 impl Chain {
@@ -67,6 +73,15 @@ impl Chain {
     /// The members, then the one that joins.
     pub fn pipeline(&self) -> impl DoubleEndedIterator<Item = ServerId> + '_ {
         self.members.iter().copied().chain(self.joining.map(|(server, _)| server))
+    }
+
+    /// Makes the member first that was to be; the one that was first comes last.
+    pub fn hand_over(&mut self) {
+        if let Some(at) = self.handing.take().and_then(|next| self.members.iter().position(|s| *s == next)) {
+            let next = self.members.remove(at);
+            let head = std::mem::replace(&mut self.members[0], next);
+            self.members.push(head);
+        }
     }
 
     /// Whom this server gets records from and whom it passes them to.
@@ -194,7 +209,7 @@ mod tests {
     #[test]
     fn neighbours_follow_the_order_of_the_chain() {
         let [a, b, c] = [1, 2, 3].map(ServerId);
-        let chain = Chain { members: vec![a, b], joining: Some((c, Epoch(1))), lost: false };
+        let chain = Chain { members: vec![a, b], joining: Some((c, Epoch(1))), ..Chain::default() };
         assert_eq!(chain.neighbours(a), Some((None, Some(b))));
         assert_eq!(chain.neighbours(b), Some((Some(a), Some(c))));
         assert_eq!(chain.neighbours(c), Some((Some(b), None)));

@@ -88,6 +88,42 @@ fn squeezed(codec: Codec) -> (f32, u64) {
     (furthest, run.traffic[1])
 }
 
+/// The same with rows, of which each slot has its own half.
+fn squeezed_rows(codec: Codec) -> (f32, u64) {
+    const N: u64 = 2000;
+    struct Halves(Vec<Want>);
+    impl Program for Halves {
+        fn wants(&mut self, step: Step, _: &[TableSpec]) -> Wants {
+            Wants::from([(ROWS, self.0[step.slot.0 as usize].clone())])
+        }
+        fn compute(&mut self, step: Step, pulled: &Pulled) -> Gradients {
+            let Want::Rows(rows) = &self.0[step.slot.0 as usize] else { panic!() };
+            let gradient = pulled[&ROWS].iter().map(|w| w - 3.0).collect();
+            vec![(ROWS, Delta::Rows(rows.clone(), Arc::new(gradient)))]
+        }
+    }
+    let halves = [0..N, N..2 * N].map(|rows| Want::Rows(Arc::new(rows.collect())));
+    let empty = TableSpec::Dense { values: Arc::new(Vec::new()), rule: Rule::Add };
+    let table = TableSpec::Rows { width: 16, init: Init::Zero, rule: Rule::Sgd { lr: 0.1 } };
+    let cluster = Cluster::from_env().unwrap().with_slots(2).with_shards(2).with_codec(codec);
+    let run = cluster.run(&[empty, table], 60, Halves(halves.to_vec())).unwrap();
+    let furthest = run.pulled[&ROWS].iter().map(|w| (w - 3.0).abs()).fold(0.0, f32::max);
+    (furthest, run.traffic[1])
+}
+
+#[test]
+fn rows_are_sent_smaller_and_still_arrive_and_top_k_leaves_them_alone() {
+    let (plain, bytes) = squeezed_rows(Codec::F32);
+    assert!(plain < 0.01, "{plain}");
+    for (codec, less) in [(Codec::Bf16, 1.8), (Codec::Int8, 3.0), (Codec::TopK(100), 0.99)] {
+        let (left, sent) = squeezed_rows(codec);
+        println!("{codec}: {left} left, {sent} bytes instead of {bytes}");
+        assert!(left < 0.05, "{codec}: {left} left");
+        assert!(sent as f64 * less < bytes as f64, "{codec}: {sent} bytes instead of {bytes}");
+        assert!(codec != Codec::TopK(100) || (left, sent > bytes / 2) == (plain, true), "{sent} of {bytes}");
+    }
+}
+
 #[test]
 fn every_codec_sends_less_and_still_arrives() {
     let (plain, bytes) = squeezed(Codec::F32);
@@ -99,5 +135,44 @@ fn every_codec_sends_less_and_still_arrives() {
         println!("{codec}: {left} left, {sent} bytes instead of {bytes}");
         assert!(left < near, "{codec}: {left} left");
         assert!(sent as f64 * less < bytes as f64, "{codec}: {sent} bytes instead of {bytes}");
+    }
+}
+
+/// A rule or a function of the user's with a bug in it.
+struct Faulty;
+
+impl thalweg_cluster::UpdateRule for Faulty {
+    fn update(&self, step: u64, values: &[f32], _gradient: &[f32], _state: &mut [f32], out: &mut [f32]) {
+        assert!(step < 3, "a bug in a rule");
+        out.copy_from_slice(values);
+    }
+}
+
+#[test]
+fn a_panic_on_a_server_is_an_error_with_its_message() {
+    let run = |rule: Rule, wants: Wants| {
+        let table = TableSpec::Dense { values: Arc::new(vec![0.0; 4]), rule };
+        let registry = Registry::default().rule("faulty", Faulty);
+        let registry = registry.function("faulty", |_, _, _| -> Vec<f32> { panic!("a bug in a function") });
+        Cluster::with(registry).unwrap().run(&[table], 10, Asking(wants)).unwrap_err()
+    };
+    let compute = Want::Compute(DENSE, "faulty".into(), Arc::default());
+    for (error, says) in [
+        (run(Rule::Named("faulty".into()), Wants::from([(DENSE, Want::Dense)])), "a bug in a rule"),
+        (run(Rule::Add, Wants::from([(OF_DENSE, compute)])), "a bug in a function"),
+    ] {
+        assert!(matches!(&error, ClusterError::Panicked { message } if message.contains(says)), "{error}");
+    }
+}
+
+struct Asking(Wants);
+
+impl Program for Asking {
+    fn wants(&mut self, _step: Step, _tables: &[TableSpec]) -> Wants {
+        self.0.clone()
+    }
+
+    fn compute(&mut self, _step: Step, _pulled: &Pulled) -> Gradients {
+        vec![(DENSE, Delta::Dense(Arc::new(vec![1.0; 4])))]
     }
 }

@@ -51,7 +51,7 @@ fn table() -> [TableSpec; 1] {
 fn push() -> Vec<Request> {
     let push = Update::from([(T, Delta::Dense(Arc::new(vec![2.0; 4])))]);
     let pull = Wants::from([(T, Want::Dense)]);
-    vec![Request { push: Some(Arc::new(push)), pull: Some(Arc::new(pull)), fresh: false }]
+    vec![Request { push: Some(Arc::new(push)), pull: Some(Arc::new(pull)), ..Request::default() }]
 }
 
 /// A worker that has its slot and has sent its first push.
@@ -61,7 +61,7 @@ fn worker(config: &Config) -> Node<WorkerProcess> {
     let node = Node::new(process, config.membership(), config.security.clone());
     let event = node.wait(PATIENCE, WorkerProcess::take_event).expect("the slot is given out");
     assert!(matches!(event, Event::Gained { slot: Slot(0), clock: 0 }), "{event:?}");
-    node.step(|worker, now| (worker.session().call(Slot(0), push(), now), ()));
+    node.step(|worker, now| worker.session().call(Slot(0), push(), now));
     node
 }
 

@@ -30,7 +30,7 @@ impl Two {
             newcomer: Replica::new(SHARD, plan, None),
             clock: 0,
         };
-        let alone = Chain { members: vec![HEAD], joining: None, lost: false };
+        let alone = Chain { members: vec![HEAD], ..Chain::default() };
         two.head.adopt(Epoch(1), &alone, HEAD, &mut Vec::new());
         assert_eq!(answers(&two.push(true)), 1);
         let out = two.adopt(2);
@@ -39,7 +39,7 @@ impl Two {
 
     /// The same newcomer, since view 2, in a later view.
     fn adopt(&mut self, epoch: u64) -> Vec<Data> {
-        let chain = Chain { members: vec![HEAD], joining: Some((NEWCOMER, Epoch(2))), lost: false };
+        let chain = Chain { members: vec![HEAD], joining: Some((NEWCOMER, Epoch(2))), ..Chain::default() };
         let mut out = Vec::new();
         self.head.adopt(Epoch(epoch), &chain, HEAD, &mut out);
         self.newcomer.adopt(Epoch(epoch), &chain, NEWCOMER, &mut Vec::new());
@@ -60,6 +60,7 @@ impl Two {
             push: Some(Arc::new(Update::from_iter(delta))),
             pull: None,
             fresh: false,
+            save: false,
         };
         self.clock += 1;
         let mut out = Vec::new();

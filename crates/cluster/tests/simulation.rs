@@ -6,12 +6,15 @@ use thalweg_cluster::simulate::{Schedule, minimise, run};
 
 #[test]
 fn no_promise_is_broken_in_a_thousand_schedules() {
+    let mut total = [0; 3];
     for seed in 0..1000 {
         let schedule = Schedule::new(seed);
-        if let Err(violation) = run(&schedule, Mechanisms::default()) {
-            panic!("seed {seed}: {violation}\n{}", minimise(&schedule, Mechanisms::default()));
-        }
+        let outcome = run(&schedule, Mechanisms::default()).unwrap_or_else(|violation| {
+            panic!("seed {seed}: {violation}\n{}", minimise(&schedule, Mechanisms::default()))
+        });
+        total.iter_mut().zip(outcome.failovers).for_each(|(t, n)| *t += n);
     }
+    assert!(total.iter().all(|n| *n > 0), "heads, restores, ways back to a snapshot: {total:?}");
 }
 
 #[test]
@@ -103,6 +106,11 @@ fn a_state_that_is_given_up_for_a_newer_one_while_it_is_on_its_way_is_noticed() 
 #[test]
 fn a_parked_pull_that_is_forgotten_is_noticed() {
     noticed("waking of parked pulls", Mechanisms { waking: false, ..Default::default() }, &[5]);
+}
+
+#[test]
+fn a_head_that_is_followed_before_all_have_what_it_has_is_noticed() {
+    noticed("draining", Mechanisms { draining: false, ..Default::default() }, &[1, 2, 5, 6, 8]);
 }
 
 #[test]

@@ -20,7 +20,7 @@ mod trainer;
 
 pub use checkpoint::{
     Best, CheckpointInfo, Checkpoints, Files, Hold, Keep, Loaded, Place, ShardParts, Snapshot, inspect,
-    load_best, load_latest, save_shard,
+    load_best, load_latest, load_step, save_shard,
 };
 pub use error::TrainError;
 pub use metrics::{Line, Metrics};

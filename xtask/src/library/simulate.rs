@@ -43,9 +43,9 @@ pub fn seeds(first: u64, n: Option<u64>) -> Result<()> {
         }
     }
     let tested: Vec<_> = total.tested.iter().map(|(i, n)| format!("{i}: {n}")).collect();
-    let [failovers, restores] = total.failovers;
+    let [failovers, restores, back] = total.failovers;
     println!(
-        "{} schedules, {} events, {failovers} changes of a head, {restores} restores, {:.0} s",
+        "{} schedules, {} events, {failovers} changes of a head, {restores} restores, {back} ways back to a snapshot, {:.0} s",
         end - first,
         total.events,
         start.elapsed().as_secs_f64()

@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -206,6 +206,7 @@ impl Errors {
 /// Processes that nobody starts again, as from several terminals.
 pub struct ByHand {
     pub address: String,
+    program: PathBuf,
     variables: Vec<(String, String)>,
     children: Vec<(String, Child, Errors)>,
 }
@@ -213,23 +214,30 @@ pub struct ByHand {
 impl ByHand {
     /// With these variables, on a free port of this host.
     pub fn new(variables: &[(&str, &str)]) -> Self {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Self { address: format!("127.0.0.1:{port}"), variables, children: Vec::new() }
+        Self::of(counting(), variables)
     }
 
-    /// Starts a process whose name begins with its role.
+    /// Of another program than the one that counts.
+    pub fn of(program: impl Into<PathBuf>, variables: &[(&str, &str)]) -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let (address, program) = (format!("127.0.0.1:{port}"), program.into());
+        Self { address, program, variables, children: Vec::new() }
+    }
+
+    /// Starts a process whose name begins with its role, again if it has ended.
     pub fn start(&mut self, name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Errors {
         let role = name.split('-').next().unwrap();
         let mut command = match role {
             "coordinator" => Command::new(env!("CARGO_BIN_EXE_thalweg")),
-            _ => Command::new(counting()),
+            _ => Command::new(&self.program),
         };
         command.args(arguments).env("THALWEG_ROLE", role).env("THALWEG_NAME", name);
         command.env("THALWEG_COORDINATOR", &self.address).envs(self.variables.iter().cloned());
         command.envs(variables.iter().copied()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let errors = Errors::of(child.stderr.take().unwrap());
+        self.children.retain(|(n, ..)| n != name);
         self.children.push((name.to_owned(), child, errors.clone()));
         errors
     }
@@ -249,14 +257,7 @@ impl ByHand {
 
     /// Waits until a process ends by itself.
     pub fn ended(&mut self, name: &str) -> ExitStatus {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child(name).try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < end, "{name} does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        ended(self.child(name))
     }
 
     pub fn lives(&mut self, name: &str) -> bool {
@@ -290,6 +291,28 @@ impl Drop for ByHand {
             let _ = child.wait();
         }
     }
+}
+
+/// Waits until a process ends by itself.
+pub fn ended(child: &mut Child) -> ExitStatus {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The checkpoints of a run that are whole.
+pub fn checkpoints(run: &Path) -> usize {
+    let whole = |name: &OsStr| name.to_str().is_some_and(|n| n.starts_with("step-") && n.ends_with(".json"));
+    let files = std::fs::read_dir(run.join("checkpoints")).into_iter().flatten().filter_map(Result::ok);
+    files.filter(|file| whole(&file.file_name())).count()
 }
 
 /// What one process alone comes to with so many slots: the reference for BSP.

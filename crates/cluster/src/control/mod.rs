@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::ids::{Epoch, Peer, ServerId, SessionId, ShardId};
-use crate::message::{Counts, FromMember, Heartbeat, Join, Role, ToMember};
+use crate::ids::{Epoch, Peer, RunId, ServerId, SessionId, ShardId, Slot};
+use crate::message::{Activity, Counts, FromMember, Heartbeat, Join, Role, ToMember, Wish};
 use crate::report::{Progress, Report, Standing};
 use crate::view::{Chain, Member, View};
 
@@ -35,6 +35,12 @@ pub enum ControlError {
         /// Which.
         field: &'static str,
     },
+    /// A number that stands for no wish.
+    #[error("control: {got} is no wish to stay or to go")]
+    Wish {
+        /// The number that came.
+        got: i32,
+    },
     /// A number that stands for no role.
     #[error("control: {got} is no role")]
     Role {
@@ -54,6 +60,8 @@ pub fn from_member(from: Peer, message: &FromMember) -> Option<proto::FromMember
             address: join.address.clone(),
             restored: join.restored,
             n_shards: join.n_shards,
+            host: join.host.clone(),
+            settings: join.settings.clone(),
         }),
         FromMember::Heartbeat(heartbeat) => What::Heartbeat(proto::Heartbeat {
             member: Some(member(from)?),
@@ -64,10 +72,15 @@ pub fn from_member(from: Peer, message: &FromMember) -> Option<proto::FromMember
                 .iter()
                 .map(|(shard, server)| proto::CaughtUp { shard: shard.0, server: server.0 })
                 .collect(),
-            leaving: heartbeat.leaving,
+            wish: wish(heartbeat.wish),
             waiting_for: heartbeat.waiting_for.clone(),
             clock: heartbeat.clock,
             counts: Some(counts(heartbeat.counts)),
+            behind: heartbeat.behind.map(|slot| slot.0),
+            activity: Some(activity(&heartbeat.activity)),
+            saved: heartbeat.saved,
+            keeps: heartbeat.keeps,
+            handed: heartbeat.handed.iter().map(|shard| shard.0).collect(),
         }),
     };
     Some(proto::FromMember { what: Some(what) })
@@ -78,8 +91,9 @@ pub fn read_from_member(message: proto::FromMember) -> Result<(Peer, FromMember)
     use proto::from_member::What;
     match there(message.what, "what a member says")? {
         What::Join(join) => {
-            let proto::Join { role, nonce, name, address, restored, n_shards } = join;
-            let join = Join { role: read_role(role)?, nonce, name, address, restored, n_shards };
+            let proto::Join { role, nonce, name, address, restored, n_shards, host, settings } = join;
+            let role = read_role(role)?;
+            let join = Join { role, nonce, name, address, restored, n_shards, host, settings };
             Ok((Peer::Newcomer(nonce), FromMember::Join(join)))
         }
         What::Heartbeat(h) => {
@@ -89,10 +103,15 @@ pub fn read_from_member(message: proto::FromMember) -> Result<(Peer, FromMember)
                 epoch: Epoch(h.epoch),
                 sent: Duration::from_nanos(h.sent),
                 caught_up,
-                leaving: h.leaving,
+                wish: read_wish(h.wish)?,
                 waiting_for: h.waiting_for,
                 clock: h.clock,
                 counts: read_counts(h.counts),
+                behind: h.behind.map(Slot),
+                activity: read_activity(h.activity),
+                saved: h.saved,
+                keeps: h.keeps,
+                handed: h.handed.into_iter().map(ShardId).collect(),
             };
             Ok((from, FromMember::Heartbeat(heartbeat)))
         }
@@ -103,13 +122,14 @@ pub fn read_from_member(message: proto::FromMember) -> Result<(Peer, FromMember)
 pub fn to_member(message: &ToMember) -> proto::ToMember {
     use proto::to_member::What;
     let what = match message {
-        ToMember::Welcome { nonce, you } => {
-            What::Welcome(proto::Welcome { nonce: *nonce, you: member(*you) })
+        ToMember::Welcome { nonce, you, run } => {
+            What::Welcome(proto::Welcome { nonce: *nonce, you: member(*you), run: run.0 })
         }
         ToMember::Grant { lease, view: news } => {
             What::Grant(proto::Grant { lease: lease.map(nanos), view: news.as_deref().map(view) })
         }
-        ToMember::Expelled => What::Expelled(proto::Expelled {}),
+        ToMember::Expelled { run } => What::Expelled(proto::Expelled { run: run.0 }),
+        ToMember::Refused { nonce, why } => What::Refused(proto::Refused { nonce: *nonce, why: why.clone() }),
     };
     proto::ToMember { what: Some(what) }
 }
@@ -120,13 +140,14 @@ pub fn read_to_member(message: proto::ToMember) -> Result<ToMember, ControlError
     Ok(match there(message.what, "what a coordinator says")? {
         What::Welcome(welcome) => {
             let you = read_member(welcome.you, "the number in a welcome")?;
-            ToMember::Welcome { nonce: welcome.nonce, you }
+            ToMember::Welcome { nonce: welcome.nonce, you, run: RunId(welcome.run) }
         }
         What::Grant(grant) => {
             let lease = grant.lease.map(Duration::from_nanos);
             ToMember::Grant { lease, view: grant.view.map(|view| Arc::new(read_view(view))) }
         }
-        What::Expelled(proto::Expelled {}) => ToMember::Expelled,
+        What::Expelled(proto::Expelled { run }) => ToMember::Expelled { run: RunId(run) },
+        What::Refused(proto::Refused { nonce, why }) => ToMember::Refused { nonce, why },
     })
 }
 
@@ -183,11 +204,13 @@ fn view(view: &View) -> proto::View {
         nonce: member.nonce,
         leaving: member.leaving,
         confirmed: member.confirmed,
+        host: member.host.clone(),
     };
     let chain = |chain: &Chain| proto::Chain {
         members: chain.members.iter().map(|id| id.0).collect(),
         joining: chain.joining.map(|(server, since)| proto::Joining { server: server.0, epoch: since.0 }),
         lost: chain.lost,
+        handing: chain.handing.map(|id| id.0),
     };
     proto::View {
         epoch: view.epoch.0,
@@ -197,18 +220,20 @@ fn view(view: &View) -> proto::View {
         slots: view.slots.iter().map(|owner| owner.map_or(0, |id| id.0)).collect(),
         restored: view.restored,
         n_shards: view.n_shards,
+        keeper: view.keeper.clone(),
     }
 }
 
 fn read_view(view: proto::View) -> View {
     let member = |process: proto::Process| {
-        let proto::Process { name, address, nonce, leaving, confirmed } = process;
-        Member { name, address, nonce, leaving, confirmed }
+        let proto::Process { name, address, nonce, leaving, confirmed, host } = process;
+        Member { name, address, nonce, leaving, confirmed, host }
     };
     let chain = |chain: proto::Chain| Chain {
         members: chain.members.into_iter().map(ServerId).collect(),
         joining: chain.joining.map(|j| (ServerId(j.server), Epoch(j.epoch))),
         lost: chain.lost,
+        handing: chain.handing.map(ServerId),
     };
     fn members<I: Ord>(
         processes: BTreeMap<u64, proto::Process>,
@@ -225,6 +250,7 @@ fn read_view(view: proto::View) -> View {
         slots: view.slots.into_iter().map(|n| (n > 0).then_some(SessionId(n))).collect(),
         restored: view.restored,
         n_shards: view.n_shards,
+        keeper: view.keeper,
     }
 }
 
@@ -259,6 +285,34 @@ fn read_role(got: i32) -> Result<Role, ControlError> {
         Ok(proto::Role::Worker) => Ok(Role::Worker),
         Ok(proto::Role::Unspecified) | Err(_) => Err(ControlError::Role { got }),
     }
+}
+
+fn wish(wish: Wish) -> i32 {
+    match wish {
+        Wish::Stay => proto::Wish::Stay.into(),
+        Wish::Leave => proto::Wish::Leave.into(),
+        Wish::Go => proto::Wish::Go.into(),
+    }
+}
+
+fn read_wish(got: i32) -> Result<Wish, ControlError> {
+    match proto::Wish::try_from(got) {
+        Ok(proto::Wish::Stay) => Ok(Wish::Stay),
+        Ok(proto::Wish::Leave) => Ok(Wish::Leave),
+        Ok(proto::Wish::Go) => Ok(Wish::Go),
+        Err(_) => Err(ControlError::Wish { got }),
+    }
+}
+
+fn activity(activity: &Activity) -> proto::Activity {
+    let Activity { what, lasts, usual } = activity;
+    proto::Activity { what: what.clone(), lasts: nanos(*lasts), usual: nanos(*usual) }
+}
+
+/// Who does not say what it does does nothing.
+fn read_activity(activity: Option<proto::Activity>) -> Activity {
+    let proto::Activity { what, lasts, usual } = activity.unwrap_or_default();
+    Activity { what, lasts: Duration::from_nanos(lasts), usual: Duration::from_nanos(usual) }
 }
 
 fn counts(counts: Counts) -> proto::Counts {
@@ -298,15 +352,26 @@ mod tests {
             address: "127.0.0.1:1".into(),
             restored: Some(0),
             n_shards: 4,
+            host: "b3".into(),
+            settings: [("sync".to_owned(), "bsp".to_owned())].into(),
         };
         let heartbeat = Heartbeat {
             epoch: Epoch(7),
             sent: Duration::from_nanos(3),
             caught_up: vec![(ShardId(0), ServerId(9))],
-            leaving: true,
+            wish: Wish::Leave,
             waiting_for: "shard 0".into(),
             clock: 12,
             counts: Counts { received: 1, sent: 2, waited: Duration::from_secs(3), staleness: 4 },
+            behind: Some(Slot(0)),
+            activity: Activity {
+                what: "computes".into(),
+                lasts: Duration::from_secs(4),
+                usual: Duration::from_secs(1),
+            },
+            saved: Some(11),
+            keeps: true,
+            handed: vec![ShardId(1)],
         };
         for (from, said) in [
             (Peer::Newcomer(u64::MAX), FromMember::Join(join)),
@@ -323,7 +388,8 @@ mod tests {
     fn a_view_comes_back_as_it_was() {
         let process =
             |name: &str| Member { name: name.into(), nonce: 5, confirmed: true, ..Member::default() };
-        let chain = Chain { members: vec![ServerId(1)], joining: Some((ServerId(2), Epoch(6))), lost: false };
+        let joining = Some((ServerId(2), Epoch(6)));
+        let chain = Chain { members: vec![ServerId(1)], joining, lost: false, handing: Some(ServerId(1)) };
         let view = View {
             epoch: Epoch(7),
             servers: [1, 2].map(|id| (ServerId(id), process("s"))).into(),
@@ -332,12 +398,14 @@ mod tests {
             slots: vec![Some(SessionId(3)), None],
             restored: Some(30),
             n_shards: 2,
+            keeper: Some("w".into()),
         };
         for said in [
-            ToMember::Welcome { nonce: 1, you: Peer::Worker(SessionId(3)) },
+            ToMember::Welcome { nonce: 1, you: Peer::Worker(SessionId(3)), run: RunId(9) },
             ToMember::Grant { lease: Some(Duration::ZERO), view: Some(Arc::new(view)) },
             ToMember::Grant { lease: None, view: None },
-            ToMember::Expelled,
+            ToMember::Expelled { run: RunId(9) },
+            ToMember::Refused { nonce: 1, why: "no".into() },
         ] {
             assert_eq!(read_to_member(carried(&to_member(&said))), Ok(said));
         }

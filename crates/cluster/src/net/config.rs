@@ -45,6 +45,7 @@ use super::stream::Security;
 use crate::codec::Codec;
 use crate::coordinator::Size;
 use crate::error::ClusterError;
+use crate::message::Settings;
 use crate::sync::Sync;
 use crate::view::Timing;
 
@@ -113,6 +114,8 @@ pub struct Config {
     pub sync: Sync,
     /// How what this worker pushes is made smaller.
     pub codec: Codec,
+    /// What decides the mathematics, in words by name; the program adds to it.
+    pub settings: Settings,
     /// The coordinator's file.
     pub state: Option<PathBuf>,
     /// Where checkpoints lie, if not in the folder of the run.
@@ -191,6 +194,7 @@ impl Config {
             size,
             sync: get("THALWEG_SYNC").map_or(Ok(Sync::Bsp), |s| s.parse())?,
             codec: get("THALWEG_CODEC").map_or(Ok(Codec::F32), |s| s.parse())?,
+            settings: Settings::new(),
             state: get("THALWEG_STATE").map(PathBuf::from),
             checkpoints: get("THALWEG_CHECKPOINTS"),
             timing,

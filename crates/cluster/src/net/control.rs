@@ -30,7 +30,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::{Service, async_trait, http};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::handshake;
 use super::stream::{LinkId, PATIENCE, Security};
@@ -55,7 +55,7 @@ const LONGEST_HEADERS: u32 = 16 << 10;
 /// What comes in.
 pub enum Heard {
     /// A peer says something to the coordinator here.
-    FromMember { link: LinkId, from: Peer, message: FromMember, bytes: usize, outbox: ToMembers },
+    FromMember { link: LinkId, from: Peer, message: Box<FromMember>, bytes: usize, outbox: ToMembers },
     /// The coordinator says something.
     ToMember { message: ToMember, bytes: usize },
     /// Somebody wants to know how things stand.
@@ -329,7 +329,8 @@ async fn take_in(
         let bytes = message.encoded_len();
         let read = control::read_from_member(message);
         let (from, message) = read.map_err(|e| Status::invalid_argument(e.to_string()))?;
-        let heard = Heard::FromMember { link, from, message, bytes, outbox: outbox.clone() };
+        let heard =
+            Heard::FromMember { link, from, message: Box::new(message), bytes, outbox: outbox.clone() };
         inbox.send(heard).await.map_err(|_| Status::unavailable("this process ends"))?;
     }
     Ok(())
@@ -337,8 +338,9 @@ async fn take_in(
 
 /// A peer that answers in another language most often wants a proof first.
 fn hint(security: &Security, status: Status) -> Failure {
-    let garbled = status.source().is_some() && security.secret.is_empty();
-    if !garbled {
+    // Whether its answer or the end of the connection is seen first is a matter of luck; the latter has no cause.
+    let garbled = status.source().is_some() || status.code() == Code::Unknown;
+    if !garbled || !security.secret.is_empty() {
         return status.into();
     }
     let why = in_full(&status);

@@ -12,6 +12,7 @@ pub mod process;
 mod pulse;
 mod queue;
 mod sharing;
+mod silence;
 pub mod stream;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -6,13 +6,17 @@
 //! tens of processes needs no more, and a wake-up costs less than a task switch through a reactor. What is said to and by
 //! the coordinator goes over gRPC (`control`) and comes into an inbox that one more thread empties. A server's signs of life
 //! do not wait for its machine (`pulse`).
+//!
+//! A step that panics, be it in a rule of the user's, is the machine's last: half of a change may stand. Whoever runs the
+//! node ends then, and says why ([`Failure`]).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
@@ -94,6 +98,20 @@ pub struct Trouble {
     pub since: Instant,
 }
 
+/// The panic that ended a machine, if one did.
+#[derive(Debug, Clone, Default)]
+pub struct Failure(Arc<OnceLock<String>>);
+
+impl Failure {
+    /// An error once the machine has panicked.
+    pub fn check(&self) -> Result<(), ClusterError> {
+        match self.0.get() {
+            None => Ok(()),
+            Some(message) => Err(ClusterError::Panicked { message: message.clone() }),
+        }
+    }
+}
+
 /// A machine, its connections and its threads.
 pub struct Node<M: Machine>(Arc<Shared<M>>);
 
@@ -111,6 +129,7 @@ struct Shared<M> {
     security: Security,
     start: Instant,
     closed: AtomicBool,
+    failure: Failure,
     shares_memory: AtomicBool,
     pulse: Pulse,
     inbox: Mutex<Option<Inbox>>,         // none once it is closed
@@ -174,6 +193,7 @@ impl<M: Machine> Node<M> {
             security,
             start: Instant::now(),
             closed: AtomicBool::new(false),
+            failure: Failure::default(),
             shares_memory: AtomicBool::new(false),
             pulse: Pulse::default(),
             inbox: Mutex::new(Some(inbox)),
@@ -241,15 +261,31 @@ impl<M: Machine> Node<M> {
         self.0.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Steps the machine, and sends what it says.
-    pub fn step<T>(&self, f: impl FnOnce(&mut M, Time) -> (Vec<Outgoing>, T)) -> T {
+    /// Steps the machine, and sends what it says. One that has panicked is not stepped any more.
+    pub fn step(&self, f: impl FnOnce(&mut M, Time) -> Vec<Outgoing>) {
         let mut machine = self.lock();
-        let (mut out, result) = f(&mut machine, self.now());
-        machine.release(&mut out, self.now());
-        self.send(&machine, out);
+        if self.0.failure.0.get().is_some() {
+            return;
+        }
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            let mut out = f(&mut machine, self.now());
+            machine.release(&mut out, self.now());
+            self.send(&machine, out);
+        }));
+        if let Err(panic) = stepped {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            let _ = self.0.failure.0.set(text.unwrap_or("without a word").to_owned());
+            // Nobody is answered any more, and no lease is kept for it.
+            self.close();
+        }
         drop(machine);
         self.0.changed.notify_all();
-        result
+    }
+
+    /// What to look at for whether its machine has panicked.
+    pub fn failure(&self) -> &Failure {
+        &self.0.failure
     }
 
     /// Waits until `f` finds what it looks for, or so long.
@@ -318,7 +354,7 @@ impl<M: Machine> Node<M> {
                     links.by_peer.insert(from, link);
                 }
                 drop(links);
-                self.step(|machine, now| (machine.handle(from, message.into(), now), ()));
+                self.step(|machine, now| machine.handle(from, (*message).into(), now));
             }
             Heard::ToMember { message, bytes } => {
                 count(bytes);
@@ -326,7 +362,7 @@ impl<M: Machine> Node<M> {
                 (links.heard, links.problem) = (self.now(), None);
                 drop(links);
                 if !self.0.pulse.hear(&message) {
-                    self.step(|machine, now| (machine.handle(Peer::Coordinator, message.into(), now), ()));
+                    self.step(|machine, now| machine.handle(Peer::Coordinator, message.into(), now));
                 }
             }
             // Who asked may have gone.
@@ -361,7 +397,7 @@ impl<M: Machine> Node<M> {
                 machine.connected(self.links().by_peer.keys().copied().collect());
                 let mut out = machine.tick(now);
                 due.into_iter().for_each(|peer| out.extend(machine.reconnected(peer, now)));
-                (out, ())
+                out
             });
         }
     }
@@ -516,7 +552,7 @@ impl<M: Machine> Node<M> {
                 self.links().by_peer.insert(from, Link { id, address: String::new(), line });
                 known = Some(from);
             }
-            self.step(|machine, now| (machine.handle(from, message.into(), now), ()));
+            self.step(|machine, now| machine.handle(from, message.into(), now));
         }
         self.broken(id);
         writing.shutdown();

@@ -1,7 +1,7 @@
 //! The processes of a cluster: coordinator, server, and a worker's session, each on sockets.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,10 +11,11 @@ use super::control;
 use super::handshake::random;
 use super::membership::Memory;
 use super::node::{Machine, Node, Trouble};
+use super::silence::Silent;
 use super::waits::{self, TOLD, Waits, Wrong};
 use crate::coordinator::{Coordinator, Durable, Said};
 use crate::error::ClusterError;
-use crate::ids::{Clock, Peer, ServerId, Slot};
+use crate::ids::{Clock, Peer, RunId, ServerId, Slot};
 use crate::message::{Counts, FromMember, Join, Message, Outgoing, Role, Time};
 use crate::report::{Progress, Report, Standing, holds};
 use crate::rule::Registry;
@@ -22,14 +23,16 @@ use crate::server::{Server, Source};
 use crate::session::{Event, Session};
 use crate::state::{Parts, Plan};
 use crate::storage::{Saver, Storage};
-use crate::view::{Lease, View};
+use crate::view::Lease;
 
 /// Between two looks at whether to end.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a coordinator that nobody ends waits for the last servers to go.
 const LAST: Duration = Duration::from_secs(5);
+/// How long a coordinator that was asked to go together with everybody else waits for the workers.
+const STAYS: Duration = Duration::from_secs(60);
 /// A server that was asked to go has nobody to hand over to when the coordinator was silent for so long.
-const ALONE: Duration = Duration::from_secs(2);
+pub(crate) const ALONE: Duration = Duration::from_secs(2);
 /// The status with which a worker or server ends that was asked to, before the work was done, and has left in good order.
 /// It is that of `EX_TEMPFAIL`: nothing is wrong, and somebody else goes on. `thalweg launch` goes on without it.
 pub const LEFT: i32 = 75;
@@ -87,7 +90,7 @@ impl Machine for CoordinatorProcess {
     }
 
     fn connected(&mut self, to: BTreeSet<Peer>) {
-        self.silent.connected = to;
+        self.silent.connected(to);
     }
 
     fn tick(&mut self, now: Time) -> Vec<Outgoing> {
@@ -129,7 +132,7 @@ impl CoordinatorProcess {
         let (size, timing) = (config.size.clone(), config.timing);
         let coordinator = match stored.clone() {
             Some(durable) => Coordinator::recover(size, timing, durable, Time::ZERO),
-            None => Coordinator::new(size, timing, None, None),
+            None => Coordinator::new(size, timing, None, None).numbered(RunId(u64::from_le_bytes(random()))),
         };
         Ok(Self {
             coordinator,
@@ -163,6 +166,10 @@ impl CoordinatorProcess {
         if self.problem.is_some() {
             return Vec::new();
         }
+        let before = self.stored.as_ref().is_some_and(|stored| !stored.view.shards.is_empty());
+        if let (true, [], Some(clock)) = (before, &durable.view.shards[..], durable.view.restored) {
+            eprintln!("coordinator: shards were lost; the run goes back to the checkpoint at clock {clock}");
+        }
         self.stored = Some(durable.clone());
         out
     }
@@ -182,7 +189,7 @@ impl CoordinatorProcess {
         let workers = view.workers.iter().map(|(id, m)| (Peer::Worker(*id), Role::Worker, m));
         let members = servers.chain(workers).map(|(peer, role, member)| {
             let mut told = self.told.get_mut(&peer).map(|told| told.progress(now));
-            if let (Some(told), true) = (&mut told, self.silent.told.contains(&peer)) {
+            if let (Some(told), true) = (&mut told, self.silent.has_told(peer)) {
                 told.waiting_for = "SILENT, and nobody else has all of its shards".into();
             }
             Standing { name: member.name.clone(), role, holds: holds(&view, peer), told }
@@ -190,88 +197,6 @@ impl CoordinatorProcess {
         let (epoch, n_shards, n_slots) = (view.epoch, view.shards.len() as u32, view.slots.len() as u32);
         Report { epoch, n_shards, n_slots, members: members.collect() }
     }
-}
-
-/// Servers that say nothing and that nobody can replace: whoever could be replaced has lost its place by then.
-///
-/// One whose connection has ended and whose port is closed has ended itself, and with it what it held: nothing is waited
-/// for then.
-struct Silent {
-    patience: Duration,
-    bearable: Duration,
-    give_up: Duration,
-    heard: BTreeMap<Peer, Time>,
-    told: BTreeSet<Peer>,
-    /// Whether the port of one that has no connection any more is closed, as soon as that is known.
-    closed: BTreeMap<Peer, Arc<AtomicBool>>,
-    connected: BTreeSet<Peer>,
-    looked: Time,
-}
-
-impl Silent {
-    fn new(config: &Config) -> Self {
-        let patience = config.timing.patience();
-        let bearable = TOLD.max(patience * 3 / 2);
-        let give_up = config.give_up.max(2 * patience);
-        let (heard, told, closed) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        let connected = BTreeSet::new();
-        Self { patience, bearable, give_up, heard, told, closed, connected, looked: Time::ZERO }
-    }
-
-    fn hear(&mut self, from: Peer, now: Time) {
-        self.heard.insert(from, now);
-        self.told.remove(&from);
-        self.closed.remove(&from);
-    }
-
-    /// Tells of those that are silent for long, and finds those that were so for too long.
-    fn look(&mut self, view: &View, now: Time) -> Vec<ServerId> {
-        // Who was stopped itself has not listened; and without workers nobody waits.
-        let listened = now.saturating_sub(self.looked) < self.bearable && !view.workers.is_empty();
-        self.looked = now;
-        let known = |peer: &Peer| matches!(peer, Peer::Server(id) if view.servers.contains_key(id));
-        self.heard.retain(|peer, _| known(peer));
-        self.told.retain(known);
-        self.closed.retain(|peer, _| known(peer));
-        let mut gone = Vec::new();
-        for (id, member) in &view.servers {
-            let peer = Peer::Server(*id);
-            let heard = self.heard.entry(peer).or_insert(now);
-            if !listened {
-                *heard = now;
-            }
-            let silence = now.saturating_sub(*heard);
-            let (name, limit) = (&member.name, self.give_up.as_secs_f32());
-            if silence > self.bearable && self.told.insert(peer) {
-                eprintln!(
-                    "coordinator: waits for {name}, which is silent and has shards that nobody else has; for {limit} s at most"
-                );
-            }
-            let has_ended = silence > self.patience && !self.connected.contains(&peer) && {
-                let closed = self.closed.entry(peer).or_insert_with(|| is_closed(&member.address));
-                closed.load(Ordering::Relaxed)
-            };
-            if has_ended {
-                eprintln!("coordinator: {name} has ended; its shards are lost");
-                gone.push(*id);
-            } else if silence > self.give_up {
-                eprintln!("coordinator: {name} was silent for {limit} s; its shards are lost");
-                gone.push(*id);
-            }
-        }
-        gone
-    }
-}
-
-/// Whether nobody listens at an address any more, once that is known. Asked beside the state machine, which must not wait.
-fn is_closed(address: &str) -> Arc<AtomicBool> {
-    let (closed, address) = (Arc::<AtomicBool>::default(), address.to_owned());
-    let answer = closed.clone();
-    std::thread::spawn(move || {
-        let refused = |e: std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
-        answer.store(TcpStream::connect(&address).is_err_and(refused), Ordering::Relaxed);
-    });
-    closed
 }
 
 impl Told {
@@ -369,7 +294,11 @@ impl ServerProcess {
     }
 
     fn reborn(&mut self) {
-        if self.server.expelled() && !self.leaving && self.server.unfit().is_none() {
+        if self.server.expelled()
+            && !self.leaving
+            && self.server.unfit().is_none()
+            && !self.server.forgotten()
+        {
             self.server = Self::life(&self.plan, &self.config, self.storage.as_ref(), &self.address);
         }
     }
@@ -392,7 +321,7 @@ impl ServerProcess {
     }
 
     fn wrong(&self, silence: Duration, problem: Option<String>) -> Wrong {
-        Wrong { silence, problem, troubles: self.troubles.clone(), lacks: None }
+        Wrong { silence, problem, troubles: self.troubles.clone(), lacks: None, deserted: None }
     }
 }
 
@@ -447,6 +376,17 @@ impl Machine for ServerProcess {
     }
 }
 
+/// Who else could do what a worker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Among {
+    /// It takes part in nothing yet, or has nothing to do.
+    Nobody,
+    /// There are other workers.
+    Others,
+    /// It is the only one, and has slots.
+    Last,
+}
+
 /// A worker's session, and what has happened to it.
 pub struct WorkerProcess {
     session: Session,
@@ -483,6 +423,16 @@ impl WorkerProcess {
         self.events.iter().any(|event| matches!(event, Event::Dropped { slot: gone } if *gone == slot))
     }
 
+    /// Who else could do what it does.
+    pub(crate) fn among(&self) -> Among {
+        let view = self.session.view();
+        match self.session.id().filter(|id| view.workers.contains_key(id)) {
+            Some(_) if view.workers.len() > 1 => Among::Others,
+            Some(me) if !view.slots_of(me).is_empty() => Among::Last,
+            _ => Among::Nobody,
+        }
+    }
+
     /// Whether the cluster is divided as this process divides it.
     pub fn check(&self) -> Result<(), ClusterError> {
         self.session.view().check(&self.config.size)
@@ -512,7 +462,9 @@ impl WorkerProcess {
     /// What it waits for that is wrong.
     pub(crate) fn wrong(&self, now: Time, silence: Duration, problem: Option<String>) -> Wrong {
         let lacks = self.lacks().zip(self.joined.map(|at| now.saturating_sub(at)));
-        Wrong { silence, problem, troubles: self.troubles.clone(), lacks }
+        let view = self.session.view();
+        let deserted = view.restored.filter(|_| view.servers.is_empty());
+        Wrong { silence, problem, troubles: self.troubles.clone(), lacks, deserted }
     }
 
     /// Who has never come.
@@ -565,9 +517,19 @@ impl Machine for WorkerProcess {
     }
 }
 
+/// The name of this host, for people to look at.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => std::env::var("HOSTNAME").unwrap_or_default(),
+        name => name.to_owned(),
+    }
+}
+
 fn join(role: Role, config: &Config, address: &str, restored: Option<Clock>) -> Join {
     let (nonce, n_shards) = (u64::from_le_bytes(random()), config.size.n_shards.unwrap_or(0) as u32);
-    Join { role, nonce, name: config.name.clone(), address: address.to_owned(), restored, n_shards }
+    let (name, address, host) = (config.name.clone(), address.to_owned(), host());
+    Join { role, nonce, name, address, restored, n_shards, host, settings: config.settings.clone() }
 }
 
 /// Runs the coordinator until the process is asked to end; where it is elected, whenever it is chosen.
@@ -600,7 +562,7 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
                 served => served?,
             }
         }
-        let deposed = lead(config, &node, &end);
+        let deposed = lead(config, &node, &end)?;
         node.lock().memory.resign();
         node.close();
         if !deposed {
@@ -611,14 +573,23 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
 }
 
 /// Until it has come to its end, or, which is true then, was deposed.
-fn lead(config: &Config, node: &Node<CoordinatorProcess>, end: &AtomicBool) -> bool {
+fn lead(config: &Config, node: &Node<CoordinatorProcess>, end: &AtomicBool) -> Result<bool, ClusterError> {
     // When nobody ends it, it stays until the last server has gone, but not for ever.
-    let mut done_for = Duration::ZERO;
-    while !end.load(Ordering::Relaxed) && done_for < LAST {
+    let (mut done_for, mut asked) = (Duration::ZERO, None);
+    while done_for < LAST {
         std::thread::sleep(LOOK);
+        if end.load(Ordering::Relaxed) {
+            // Where one signal asks all processes at once, workers need it to leave in good order.
+            let since = *asked.get_or_insert_with(Instant::now);
+            let waits = config.until_done && !node.lock().coordinator.view().workers.is_empty();
+            if !waits || since.elapsed() > STAYS {
+                break;
+            }
+        }
+        node.failure().check()?;
         let process = node.lock();
         if !process.leads() {
-            return true;
+            return Ok(true);
         }
         let (view, begun) = (process.coordinator.view(), process.coordinator.durable().begun);
         match config.until_done && begun && view.workers.is_empty() {
@@ -627,7 +598,7 @@ fn lead(config: &Config, node: &Node<CoordinatorProcess>, end: &AtomicBool) -> b
             false => done_for = Duration::ZERO,
         }
     }
-    false
+    Ok(false)
 }
 
 fn bind(config: &Config, address: &str) -> Result<(TcpListener, String), ClusterError> {
@@ -672,17 +643,23 @@ fn attend(
     let mut begun = false;
     while !end.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK);
+        node.failure().check()?;
         let (silence, problem) = (node.silence(), node.problem());
         let server = node.lock();
         server.server().view().check(&config.size)?;
         if let Some(refusal) = server.server().unfit() {
             return Err(refusal.clone().into());
         }
+        if server.server().forgotten() {
+            return Err(ClusterError::Forgotten);
+        }
         let wrong = server.wrong(silence, problem);
-        let working = !server.server().view().workers.is_empty();
+        let view = server.server().view();
+        let (working, divided) = (!view.workers.is_empty(), !view.shards.is_empty());
         drop(server);
         waits.look(&wrong)?;
-        begun |= working;
+        // A run that goes back to a checkpoint has no shards until its servers are there, and no workers for a moment.
+        begun = divided && (begun || working);
         if config.until_done && begun && !working {
             return Ok(Departure::Done);
         }
@@ -696,10 +673,11 @@ fn drain(node: &Node<ServerProcess>, end: &AtomicBool, waits: &mut Waits) -> Res
     end.store(false, Ordering::Relaxed);
     node.step(|server, now| {
         server.leave();
-        (server.tick(now), ())
+        server.tick(now)
     });
     let began = Instant::now();
     while node.wait(LOOK, |server| server.over().then_some(())).is_none() && !end.load(Ordering::Relaxed) {
+        node.failure().check()?;
         let (silence, problem) = (node.silence(), node.problem());
         let server = node.lock();
         let (wrong, can) = (server.wrong(silence, problem), server.can_hand_over());
@@ -746,7 +724,10 @@ pub fn start_server(
 /// A flag that is raised when the process is asked to end, or when the one that started it is gone.
 pub fn ending(config: &Config) -> Result<Arc<AtomicBool>, ClusterError> {
     let end = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+    // Ctrl-C in a terminal reaches all processes of a launcher, which asks each in its turn.
+    let ignored = Arc::new(AtomicBool::new(false));
+    let interrupt = if config.parent.is_some() { &ignored } else { &end };
+    for (signal, end) in [(signal_hook::consts::SIGTERM, &end), (signal_hook::consts::SIGINT, interrupt)] {
         let failed = |source| ClusterError::Listen { address: format!("signal {signal}"), source };
         signal_hook::flag::register(signal, end.clone()).map_err(failed)?;
     }

@@ -36,7 +36,8 @@ impl Pulse {
             match message {
                 Message::FromMember(FromMember::Heartbeat(heartbeat)) => {
                     // Who has caught up is said by the machine alone, which knows in which view.
-                    let heartbeat = Heartbeat { caught_up: Vec::new(), ..heartbeat.clone() };
+                    let heartbeat =
+                        Heartbeat { caught_up: Vec::new(), handed: Vec::new(), ..heartbeat.clone() };
                     let lease = lease.clone();
                     *self.last() = Some(Last { me, heartbeat, said: now, own: now, lease, length });
                 }
@@ -67,7 +68,7 @@ impl Pulse {
                 own.lease.renew(*sent, own.length);
                 view.is_none()
             }
-            (ToMember::Expelled, _) => {
+            (ToMember::Expelled { .. }, _) => {
                 *last = None;
                 false
             }

@@ -106,6 +106,7 @@ mod tests {
             push: Some(Arc::new(Update::from([(TableId(0), delta)]))),
             pull: None,
             fresh: false,
+            save: false,
         })
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::config::Config;
 use super::node::Trouble;
 use crate::error::ClusterError;
-use crate::ids::Peer;
+use crate::ids::{Clock, Peer};
 use crate::message::{FromMember, Message, Outgoing};
 use crate::view::View;
 
@@ -31,6 +31,8 @@ pub(crate) struct Wrong {
     pub troubles: Vec<(String, Trouble)>,
     /// Anything else that is waited for, and since when.
     pub lacks: Option<(String, Duration)>,
+    /// Every server is gone, and the run would go on from the checkpoint at this clock.
+    pub deserted: Option<Clock>,
 }
 
 /// What one process has told of its waits, and how long it waits.
@@ -55,6 +57,11 @@ impl Waits {
         if let Some((name, t)) = wrong.troubles.iter().find(|(_, t)| lasting(t) > self.give_up + LONGER) {
             let (name, address, problem) = (name.clone(), t.address.clone(), t.problem.clone());
             return Err(ClusterError::NotReached { name, address, seconds: lasting(t).as_secs(), problem });
+        }
+        if let (Some(clock), Some((_, since))) = (wrong.deserted, &wrong.lacks)
+            && *since > self.give_up
+        {
+            return Err(ClusterError::Deserted { clock, seconds: since.as_secs() });
         }
         let mut why = Vec::new();
         if wrong.silence > TOLD {

@@ -51,6 +51,11 @@ impl Learned {
         }
     }
 
+    /// Whether what is pushed takes the place of what was there, so that a rounding would stay.
+    pub(super) fn replaces(&self) -> bool {
+        matches!(self, Self::Statistics { .. })
+    }
+
     pub(super) fn rows(&self) -> usize {
         match self {
             Self::Table { rows, .. } | Self::Statistics { rows, .. } => *rows,

@@ -9,14 +9,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use thalweg_tensor::Tensor;
-use thalweg_train::{Loaded, Place, Run, ShardParts, TrainError, load_latest, save_shard};
+use thalweg_train::{Loaded, Place, Run, ShardParts, TrainError, load_latest, load_step, save_shard};
 
 use crate::cluster::Cluster;
 use crate::error::ClusterError;
 use crate::ids::{Clock, ShardId, TableId};
 use crate::layout::{Layout, TableSpec};
+use crate::rule::Registry;
 use crate::state::{Parts, Snapshot, Tables};
-use crate::storage::{Storage, unseen};
+use crate::storage::{Read, Storage};
 use crate::table::{Contents, PartSpec, Table, Values};
 
 const PART: &str = "tables";
@@ -33,18 +34,22 @@ pub(super) fn storage(
     let there = cluster.checkpoints_elsewhere() || Run::exists(folder);
     let loaded = if resume && there { load_latest(checkpoints)? } else { None };
     let layout = Layout::of(specs, cluster.n_shards(specs));
-    let restored = loaded.as_ref().map(|l| restore(l, folder, names, specs, &layout, cluster)).transpose()?;
-    let restored = loaded.map(|l| l.step).zip(restored);
     let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
-    let checkpoints = checkpoints.clone();
+    let (folder, specs, registry) = (folder.to_owned(), specs.to_vec(), cluster.registry().clone());
+    let tables = {
+        let (names, layout) = (names.clone(), layout.clone());
+        move |loaded: &Loaded| restore(loaded, &folder, &names, &specs, &layout, &registry)
+    };
+    let first = loaded.as_ref().map(|l| Ok::<_, TrainError>((l.step, tables(l)?))).transpose()?;
+    let (checkpoints, place) = (checkpoints.clone(), checkpoints.clone());
+    let restored = loaded.map(|l| l.step);
+    let read = Read::new(first);
     Ok(Storage {
         every,
-        restored: restored.as_ref().map(|(clock, _)| *clock),
-        load: Arc::new(move |shard, clock| match &restored {
-            Some((at, shards)) if *at == clock => {
-                Some(Snapshot { clock, tables: shards[shard.0 as usize].clone() })
-            }
-            _ => unseen(clock),
+        restored,
+        load: Arc::new(move |shard, clock| {
+            let shards = read.at(clock, || tables(&load_step(&place, clock)?));
+            Some(Snapshot { clock, tables: shards[shard.0 as usize].clone() })
         }),
         save: Arc::new(move |shard, snapshot| {
             let tensors = snapshot.tables.iter().flat_map(|(id, table)| {
@@ -61,20 +66,20 @@ pub(super) fn storage(
 fn restore(
     loaded: &Loaded,
     folder: &Path,
-    names: &[&str],
+    names: &[String],
     specs: &[TableSpec],
     layout: &Layout,
-    cluster: &Cluster,
+    registry: &Registry,
 ) -> Result<Vec<Tables>, TrainError> {
     let table = |shard: ShardId, id: TableId, spec: PartSpec| {
-        let name = names[id.0 as usize];
+        let name = &names[id.0 as usize];
         let contents = match &specs[id.0 as usize] {
             TableSpec::Rows { .. } => rows(loaded, name, |row| layout.shard_of_row(row) == shard),
             TableSpec::Dense { values, .. } | TableSpec::Whole { values, .. } => {
                 dense(loaded, name, values.len()).map(|whole| whole.cut(layout.range(id, shard)))
             }
         };
-        let table = contents.and_then(|c| Table::received(id, spec, c, cluster.registry()).ok());
+        let table = contents.and_then(|c| Table::received(id, spec, c, registry).ok());
         table.map(|table| (id, table)).ok_or_else(|| TrainError::Checkpoint {
             path: folder.to_owned(),
             step: loaded.step,

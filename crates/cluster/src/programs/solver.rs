@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use serde_json::Value;
@@ -113,9 +114,10 @@ impl<'a, M: Model> Solver<'a, M> {
             callbacks,
             began,
             problem: None,
+            end: cluster.stopper(),
         };
         let run = cluster.run(&specs, clocks, &mut work)?;
-        let keeper = run.slot == Slot(0);
+        let keeper = run.keeper;
         let (net, fitted) = work.finish(&run, keeper)?;
         Ok(Trained { net, fitted, waited: run.waited, traffic: run.traffic, sync, keeper })
     }
@@ -133,6 +135,7 @@ struct Work<'a, M> {
     callbacks: Vec<Box<dyn Callback<M> + 'a>>,
     began: Instant,
     problem: Option<ClusterError>,
+    end: Option<Arc<AtomicBool>>, // to be raised when a callback wants to stop
 }
 
 impl<M: Model> Work<'_, M> {
@@ -156,13 +159,21 @@ impl<M: Model> Work<'_, M> {
             self.callbacks.iter_mut().any(|c| c.after_step(&now, self.model) == ControlFlow::Break(()));
         let Some(books) = &mut self.books.open else { return Ok(()) };
         books.checkpoints(Vec::new())?;
-        if stops { Err(ClusterError::Interrupted { clock }) } else { Ok(()) }
+        match &self.end {
+            Some(end) if stops => end.store(true, Ordering::Relaxed),
+            None if stops => return Err(ClusterError::Interrupted { clock }),
+            _ => {}
+        }
+        Ok(())
     }
 
     fn finish(&mut self, run: &Run, keeper: bool) -> Result<(Values, Fitted), ClusterError> {
         let found = values(&self.learned, self.n_slots, &run.pulled);
         let net = Values::of(self.model);
         net.set(&found);
+        if run.clock < self.clocks {
+            return Ok((net, Fitted::stopped(run.clock)));
+        }
         let seconds = run.elapsed.as_secs_f64();
         let mut fitted = Fitted {
             ended: Ended::Done,
@@ -208,7 +219,22 @@ impl<M: Model> Program for &mut Work<'_, M> {
     }
 
     fn is_exact(&self, table: TableId) -> bool {
-        table == self.loss()
+        table == self.loss() || self.learned[table.0 as usize].replaces()
+    }
+
+    fn let_go(&mut self, slot: Slot) {
+        if slot == Slot(0) {
+            self.books.open = None;
+        }
+    }
+
+    fn saved(&self) -> Option<Clock> {
+        self.books.saved()
+    }
+
+    fn stop(&mut self, step: Step, pulled: &Pulled) -> Result<bool, ClusterError> {
+        let loss = f64::from(pulled[&self.loss()][0]);
+        self.books.stop(step.clock, loss, None, &[])
     }
 
     fn problem(&mut self) -> Option<ClusterError> {

@@ -56,11 +56,12 @@ pub struct Checks {
     newest_head: BTreeMap<ShardId, (Epoch, ServerId)>,
     hashes: BTreeMap<(ShardId, u64), u64>, // of committed states
     restored_at: Epoch,
+    resumed: bool,            // a worker acts by the view of then, or a later one
     first_session: SessionId, // those before know the run as it was before the restore
     /// How often each invariant was put to the test.
     pub tested: BTreeMap<u32, u64>,
-    /// How often a shard got another head, and how often the run was restored.
-    pub failovers: [u64; 2],
+    /// How often a shard got another head, the run was restored by hand, and went back to a snapshot by itself.
+    pub failovers: [u64; 3],
 }
 
 impl Checks {
@@ -79,9 +80,10 @@ impl Checks {
             newest_head: BTreeMap::new(),
             hashes: BTreeMap::new(),
             restored_at: Epoch(0),
+            resumed: true,
             first_session: SessionId(0),
             tested: BTreeMap::new(),
-            failovers: [0; 2],
+            failovers: [0; 3],
         }
     }
 
@@ -179,7 +181,8 @@ impl Checks {
     pub fn server(&mut self, server: &Server, out: &[Outgoing]) -> Result<(), Violation> {
         let Some(id) = server.id() else { return Ok(()) };
         let view = server.view();
-        for (shard, replica) in server.replicas() {
+        let past = self.is_past(view.epoch);
+        for (shard, replica) in server.replicas().filter(|_| !past) {
             let Some(state) = replica.state() else { continue };
             let heads = view.head(shard) == Some(id);
             if heads && self.newest_head.get(&shard).is_none_or(|(epoch, _)| *epoch < view.epoch) {
@@ -217,8 +220,8 @@ impl Checks {
             self.ensure(17, head == id || newest <= *epoch, || {
                 format!("{id} answers {to} for {shard} in {epoch}, but {head} is its head since {newest}")
             })?;
-            let restored = self.restored_at;
-            self.ensure(13, *epoch >= restored, || {
+            let (restored, past) = (self.restored_at, self.is_past(*epoch));
+            self.ensure(13, !past || !self.resumed, || {
                 format!("{id} answers {to} in {epoch}, from before the restore at {restored}")
             })?;
         }
@@ -233,6 +236,8 @@ impl Checks {
 
     /// A process acts by this view. Two coordinators at once must not have made two of the same number.
     pub fn adopted(&mut self, who: Node, view: &Arc<View>) -> Result<(), Violation> {
+        // Servers that have to yield see it before.
+        self.resumed |= matches!(who, Node::Worker(_)) && !self.is_past(view.epoch);
         let first = self.views.entry(view.epoch).or_insert_with(|| view.clone()).clone();
         self.ensure(3, first == *view, || {
             format!("{who} adopts another {} than others: {view:?} instead of {first:?}", view.epoch)
@@ -251,16 +256,20 @@ impl Checks {
         Ok(())
     }
 
+    /// Whether a view is from before the run was taken back.
+    pub fn is_past(&self, epoch: Epoch) -> bool {
+        epoch < self.restored_at
+    }
+
     /// The run goes on from a snapshot at this clock; what came later is forgotten.
     /// Sessions from before may still hear what was true then.
     pub fn restored(&mut self, clock: Clock, epoch: Epoch, first_session: SessionId) {
         let kept = (1u64 << clock) - 1;
         self.acknowledged.iter_mut().flatten().for_each(|set| *set &= kept);
-        self.failovers[1] += 1;
         self.seen.clear();
         self.begun.clear();
         self.hashes.clear();
-        (self.restored_at, self.first_session) = (epoch, first_session);
+        (self.restored_at, self.first_session, self.resumed) = (epoch, first_session, false);
     }
 
     /// A snapshot is exactly the pushes below its clock.

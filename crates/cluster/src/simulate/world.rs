@@ -15,7 +15,9 @@ use crate::coordinator::{Coordinator, Durable, Said, Size};
 use crate::error::Refusal;
 use crate::ids::{Clock, Epoch, Peer, SessionId, ShardId, Slot};
 use crate::mechanisms::Mechanisms;
+use crate::message::Settings;
 use crate::message::{Data, Join, Message, Outgoing, Role, Time};
+use crate::placement;
 use crate::server::{Server, Source};
 use crate::session::{Event, Session};
 use crate::state::{Plan, Reads, Snapshot, State};
@@ -69,7 +71,7 @@ struct Leader {
 }
 
 enum Happening {
-    Deliver { from: Peer, to: Node, life: u64, message: Message },
+    Deliver { from: Peer, to: Node, life: u64, message: Box<Message> },
     Tick(Node, u64),
     Fault(usize),
     Lost,
@@ -132,8 +134,9 @@ pub struct Outcome {
     pub events: u64,
     /// How often each invariant was put to the test.
     pub tested: BTreeMap<u32, u64>,
-    /// How often a shard got another head, and how often the run was restored from a snapshot.
-    pub failovers: [u64; 2],
+    /// How often a shard got another head, how often the run was restored by hand, and how often it went back to a
+    /// snapshot by itself.
+    pub failovers: [u64; 3],
 }
 
 impl World {
@@ -222,7 +225,10 @@ impl World {
         let life = self.lives;
         let now = self.local(node);
         let (name, address, n_shards) = (node.to_string(), String::new(), self.schedule.n_shards);
-        let join = |role| Join { role, nonce: life, name, address, restored: None, n_shards };
+        let join = |role| {
+            let (host, settings) = (String::new(), Settings::new());
+            Join { role, nonce: life, name, address, restored: None, n_shards, host, settings }
+        };
         let machine = match node {
             Node::Coordinator(_) if self.schedule.n_coordinators > 1 => Machine::Candidate,
             Node::Coordinator(_) => Machine::Coordinator(self.leader(now, None)),
@@ -310,25 +316,29 @@ impl World {
         if let Node::Coordinator(_) = node {
             self.elect(node, tick);
         }
+        let saved = if tick { self.whole() } else { None };
         let sending = if tick { self.sending(node) } else { BTreeSet::new() };
         let process = self.processes.get_mut(&node).expect("looked up above");
         let life = process.life;
-        let mut events = Vec::new();
+        let (mut events, mut news) = (Vec::new(), Vec::new());
         match &mut process.machine {
             Machine::Server(s) if tick => s.sending(sending),
-            Machine::Worker(s, _) if tick => s.sending(&sending, now),
+            Machine::Worker(s, _) if tick => {
+                s.sending(&sending, now);
+                news = s.saved(saved, now);
+            }
             _ => {}
         }
         let out = match (&mut process.machine, happening) {
-            (Machine::Coordinator(c), Happening::Deliver { from, message, .. }) => match message {
+            (Machine::Coordinator(c), Happening::Deliver { from, message, .. }) => match *message {
                 Message::FromMember(message) => said(c.coordinator.handle(from, message, now)),
                 _ => Vec::new(),
             },
             (Machine::Coordinator(c), _) => said(c.coordinator.tick(now)),
-            (Machine::Server(s), Happening::Deliver { from, message, .. }) => s.handle(from, message, now),
+            (Machine::Server(s), Happening::Deliver { from, message, .. }) => s.handle(from, *message, now),
             (Machine::Server(s), _) => s.tick(now),
             (Machine::Worker(s, _), Happening::Deliver { from, message, .. }) => {
-                let (out, found) = s.handle(from, message, now);
+                let (out, found) = s.handle(from, *message, now);
                 events = found;
                 out
             }
@@ -347,6 +357,7 @@ impl World {
         if tick {
             self.push(self.now + TICK, Happening::Tick(node, life));
         }
+        let out = [news, out].concat();
         self.look(node, &out)?;
         let out = self.once_stored(node, out)?;
         self.send(node, out);
@@ -367,7 +378,9 @@ impl World {
                     self.checks.adopted(node, s.view())?;
                 }
                 self.checks.server(s, out)?;
-                for (shard, snapshot) in s.take_snapshots() {
+                // Who does not know yet that the run was taken back saves what is worth nothing.
+                let past = self.checks.is_past(s.view().epoch);
+                for (shard, snapshot) in s.take_snapshots().into_iter().filter(|_| !past) {
                     let state = State::restored(self.plan.clone(), snapshot.clone());
                     self.checks.snapshot(shard, snapshot.clock, &state)?;
                     self.storage.lock().expect("one thread").insert((snapshot.clock, shard), snapshot);
@@ -466,6 +479,13 @@ impl World {
         if durable.view.epoch != before.epoch {
             self.checks.view(&durable.view)?;
         }
+        if let (false, [], Some(clock)) =
+            (before.shards.is_empty(), &durable.view.shards[..], durable.view.restored)
+        {
+            self.checks.restored(clock, durable.view.epoch, SessionId(durable.next_id));
+            self.checks.failovers[2] += 1;
+            self.storage.lock().expect("one thread").retain(|(c, _), _| *c <= clock);
+        }
         if durable.view.lost().is_some() && before.lost().is_none() {
             self.push(self.now, Happening::Lost);
         }
@@ -485,7 +505,7 @@ impl World {
                 self.checks.begins(id, slot);
                 out = session.call(slot, self.program.pull(), now);
             }
-            Event::Gained { .. } => {}
+            Event::Gained { .. } | Event::Kept => {}
             Event::Dropped { slot } => drop(held.remove(&slot)),
             Event::Done { slot, asked, clock, pushed, reads } => {
                 let reads: Vec<Reads> = reads.into_iter().flatten().collect();
@@ -545,7 +565,10 @@ impl World {
                     Some(message.clone())
                 };
                 let Some(message) = message else { continue };
-                self.push(at, Happening::Deliver { from: sender, to: node, life, message });
+                self.push(
+                    at,
+                    Happening::Deliver { from: sender, to: node, life, message: Box::new(message) },
+                );
             }
         }
     }
@@ -647,22 +670,27 @@ impl World {
         self.send(node, out);
     }
 
-    /// All copies of a shard are gone: everything starts again from the last whole snapshot.
-    fn restore(&mut self) {
-        let mut storage = self.storage.lock().expect("one thread");
+    /// The clock of the newest snapshot that all shards have saved.
+    fn whole(&self) -> Option<Clock> {
+        let storage = self.storage.lock().expect("one thread");
         let n_shards = self.schedule.n_shards as usize;
         let mut by_clock: BTreeMap<Clock, usize> = BTreeMap::new();
         storage.keys().for_each(|(clock, _)| *by_clock.entry(*clock).or_default() += 1);
-        let clock = by_clock.into_iter().rev().find(|(_, n)| *n == n_shards).map_or(0, |(clock, _)| clock);
-        storage.retain(|(c, _), _| *c <= clock);
-        drop(storage);
-        let restored = Some(clock).filter(|c| *c > 0);
+        by_clock.into_iter().rev().find(|(_, n)| *n == n_shards).map(|(clock, _)| clock)
+    }
+
+    /// All copies of a shard are gone, and nobody has told the coordinator of a whole snapshot: everything starts again from the last whole snapshot.
+    fn restore(&mut self) {
+        let restored = self.whole();
+        let clock = restored.unwrap_or(0);
+        self.storage.lock().expect("one thread").retain(|(c, _), _| *c <= clock);
         let n_servers =
             self.processes.iter().filter(|(n, p)| matches!(n, Node::Server(_)) && !p.gone).count();
         let size = Size { n_servers, ..size(&self.schedule) };
         self.schedule.n_servers = n_servers as u32;
         let durable = Coordinator::new(size, TIMING, restored, Some(self.store.durable())).durable().clone();
         self.checks.restored(clock, durable.view.epoch, SessionId(durable.next_id));
+        self.checks.failovers[1] += 1;
         self.store.replace(durable);
         let nodes: Vec<Node> =
             self.processes.keys().copied().filter(|n| !matches!(n, Node::Worker(_))).collect();
@@ -691,6 +719,7 @@ impl World {
         faults_over
             && states.all(|s| s.is_some_and(|s| s.version() >= self.schedule.clocks))
             && self.answered()
+            && placement::is_settled(&self.store.durable().view, self.schedule.replicas as usize)
     }
 
     /// Whether no call waits for an answer any more: not by a worker's account, nor by a server's.

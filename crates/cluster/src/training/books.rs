@@ -37,6 +37,7 @@ pub(crate) struct Open {
     run: Option<Run>,
     checkpoints: Option<Checkpoints>,
     n_shards: u32,
+    saved: Option<Clock>,            // the newest checkpoint that was made whole here
     awaited: BTreeMap<Clock, Value>, // checkpoints whose shards are being written, with their states
 }
 
@@ -51,6 +52,12 @@ impl Books {
     ) -> Result<Option<&mut Open>, ClusterError> {
         let fresh = self.open.is_none();
         if fresh {
+            self.open = self.begin(clock)?;
+        }
+        // Who tells the result has to have them; whoever holds them has lost the first slot, and sees that in a moment.
+        let end = Instant::now() + LAST_SHARDS;
+        while self.open.is_none() && clock == self.clocks && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
             self.open = self.begin(clock)?;
         }
         let Some(open) = &mut self.open else { return Ok(None) };
@@ -76,6 +83,11 @@ impl Books {
         Ok(Some(open))
     }
 
+    /// The step of the newest checkpoint that was made whole here.
+    pub fn saved(&self) -> Option<Clock> {
+        self.open.as_ref()?.saved
+    }
+
     fn begin(&self, clock: Clock) -> Result<Option<Open>, TrainError> {
         let mut state = State { step: clock, ..State::default() };
         let (mut run, mut checkpoints) = (None, None);
@@ -92,6 +104,8 @@ impl Books {
                 opened => checkpoints = Some(opened?),
             }
             if goes_on {
+                // A run that was taken back to this clock writes what came after it again.
+                checkpoints.iter_mut().try_for_each(|c| c.forget_after(clock))?;
                 let (resumed, loaded) = Run::resume_from(folder, place)?;
                 if let Some(loaded) = loaded.filter(|l| l.step <= clock) {
                     state = read_state(&loaded.state, folder, loaded.step)?;
@@ -101,7 +115,7 @@ impl Books {
             }
         }
         let (n_shards, awaited) = (self.n_shards, BTreeMap::new());
-        Ok(Some(Open { state, run, checkpoints, n_shards, awaited }))
+        Ok(Some(Open { state, run, checkpoints, n_shards, saved: None, awaited }))
     }
 
     /// Whether this is a run like ours in which nothing stands yet: whoever kept the books before was killed in the
@@ -109,6 +123,31 @@ impl Books {
     fn is_blank(&self, folder: &Path, place: &Place) -> Result<bool, TrainError> {
         let like_ours = Run::config_of(folder)? == self.config && Run::summary_of(folder)?.is_none();
         Ok(like_ours && Run::metrics_of(folder)?.is_empty() && load_latest(place)?.is_none())
+    }
+
+    /// A run that everybody was asked to end at this clock, whose shards are being saved. Whether it can go on from there.
+    pub fn stop(
+        &mut self,
+        clock: Clock,
+        loss: f64,
+        start: Option<Position>,
+        noise: &[(String, Tensor)],
+    ) -> Result<bool, ClusterError> {
+        let end = Instant::now() + LAST_SHARDS;
+        // Who kept the books before may still be about to end.
+        while self.at(clock, loss, start)?.is_none() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let Some(open) = self.open.as_mut().filter(|open| open.checkpoints.is_some()) else {
+            return Ok(false);
+        };
+        let state = serde_json::to_value(&open.state).expect("a state is always JSON");
+        open.awaited.insert(clock, state);
+        while open.saved != Some(clock) && Instant::now() < end {
+            open.checkpoints(noise.to_vec())?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(open.saved == Some(clock))
     }
 
     /// The last entries of a run that is done.
@@ -174,6 +213,7 @@ impl Open {
         for clock in self.awaited.keys().copied().collect::<Vec<_>>() {
             let state = self.awaited[&clock].clone();
             if checkpoints.complete(clock, state, self.n_shards, ("noise", noise.clone()))? {
+                self.saved = Some(clock);
                 self.awaited = self.awaited.split_off(&(clock + 1));
             }
         }

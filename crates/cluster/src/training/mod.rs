@@ -28,7 +28,6 @@ use thalweg_train::{Fitted, Span, TrainError, Trainer};
 use crate::cluster::Cluster;
 use crate::codec::Codec;
 use crate::error::ClusterError;
-use crate::ids::Slot;
 use crate::optimise::by_optimizer;
 use crate::sync::Sync;
 
@@ -218,6 +217,7 @@ where
             loaders: BTreeMap::new(),
             problem: None,
             began: std::time::Instant::now(),
+            end: cluster.stopper(),
         };
         let mut compiled = learning.compile();
         let run = cluster.run(
@@ -226,7 +226,7 @@ where
             program::Compiled { learning: &mut learning, compiled: &mut compiled },
         )?;
         drop(compiled);
-        let keeper = run.slot == Slot(0);
+        let keeper = run.keeper;
         let fitted = learning.finish(&run, keeper)?;
         let (waited, traffic) = (run.waited, run.traffic);
         drop(learning);

@@ -67,6 +67,11 @@ impl Own {
         Copied { weights: copy(weights), buffers: copy(buffers), states }
     }
 
+    /// Forgets what a slot has moved.
+    pub fn let_go(&mut self, slot: Slot) {
+        self.kept.remove(&slot);
+    }
+
     /// Moves one parameter; `step` counts from one.
     pub fn move_one(&self, own: &mut Copied, param: usize, step: u64, gradient: &[f32]) {
         let mut new = vec![0.0; gradient.len()];

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use thalweg_core::DType;
@@ -78,6 +79,7 @@ pub(super) struct Learning<'a, N, B, L, D: Dataset> {
     pub loaders: BTreeMap<Slot, (Clock, Loader<D>)>, // with the clock of the next batch
     pub problem: Option<ClusterError>,
     pub began: Instant,
+    pub end: Option<Arc<AtomicBool>>, // to be raised when a callback wants to stop
 }
 
 /// The compiled functions of a training: loss and gradients of a batch, and what is measured of one.
@@ -145,6 +147,14 @@ where
         let (next, loader) = self.loaders.get_mut(&step.slot).expect("it was put there");
         *next = step.clock + 1;
         Ok(loader.next().filter(|_| own > 0).map(|batch| (batch, own, all)))
+    }
+
+    fn let_go(&mut self, slot: Slot) {
+        self.loaders.remove(&slot);
+        self.own.iter_mut().for_each(|own| own.let_go(slot));
+        if slot == Slot(0) {
+            self.books.open = None;
+        }
     }
 
     /// The steps before a clock.
@@ -279,15 +289,29 @@ where
                     stop = callback.after_epoch(&now, self.net);
                 }
                 if stop == ControlFlow::Break(()) {
-                    return Err(ClusterError::Interrupted { clock });
+                    match &self.end {
+                        Some(end) => end.store(true, Ordering::Relaxed),
+                        None => return Err(ClusterError::Interrupted { clock }),
+                    }
                 }
             }
         }
         Ok(())
     }
 
+    /// Everybody was asked to end at this clock.
+    fn stop(&mut self, clock: Clock, pulled: &Pulled) -> Result<bool, ClusterError> {
+        let loss = pulled.values().next_back().map_or(f32::NAN, |v: &Values| v[0]);
+        let noise: Vec<_> = self.net.noise().into_iter().map(|n| (n.name, n.param.get())).collect();
+        let (clock, here) = (self.steps_at(clock), self.batches.position());
+        self.books.stop(clock, loss.into(), Some(here), &noise)
+    }
+
     /// The end of a run, with the final weights.
     pub fn finish(&mut self, run: &Run, keeper: bool) -> Result<Fitted, ClusterError> {
+        if self.steps_at(run.clock) < self.steps {
+            return Ok(Fitted::stopped(self.steps_at(run.clock)));
+        }
         self.set(&run.pulled);
         let seconds = run.elapsed.as_secs_f64();
         let mut fitted = Fitted {
@@ -333,6 +357,18 @@ where
     fn is_exact(&self, table: TableId) -> bool {
         let net = self.learning.net;
         table.0 as usize >= net.trainable().len() + net.buffers().len()
+    }
+
+    fn let_go(&mut self, slot: Slot) {
+        self.learning.let_go(slot);
+    }
+
+    fn saved(&self) -> Option<Clock> {
+        self.learning.books.saved().map(|steps| steps / self.learning.per_clock)
+    }
+
+    fn stop(&mut self, step: Step, pulled: &Pulled) -> Result<bool, ClusterError> {
+        self.learning.stop(step.clock, pulled)
     }
 
     fn problem(&mut self) -> Option<ClusterError> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use thalweg_core::Shape;
 use thalweg_nn::Module;
 use thalweg_tensor::Tensor;
-use thalweg_train::{Loaded, Place, Run, ShardParts, TrainError, load_latest, save_shard};
+use thalweg_train::{Loaded, Place, Run, ShardParts, TrainError, load_latest, load_step, save_shard};
 
 use crate::cluster::Cluster;
 use crate::error::ClusterError;
@@ -17,7 +17,7 @@ use crate::local::Averaging;
 use crate::optimise::Moved;
 use crate::rule::{Registry, UpdateRule};
 use crate::state::{Parts, Snapshot, Tables};
-use crate::storage::{Storage, unseen};
+use crate::storage::{Read, Storage};
 use crate::sync::Sync;
 use crate::table::{Contents, Table};
 
@@ -72,18 +72,22 @@ pub(super) fn storage(
             return Err(TrainError::Checkpoint { path, step, reason }.into());
         }
     }
-    let (restored, loaded) = (loaded.as_ref().map(|l| l.step / per_clock), Arc::new(loaded));
+    let restored = loaded.as_ref().map(|l| l.step / per_clock);
+    let read = Read::new(restored.zip(loaded));
     let (layout, registry) = (Layout::of(specs, cluster.n_shards(specs)), cluster.registry().clone());
     let divided = layout.parts(specs);
     let (saved, checkpoints) = (kinds.clone(), checkpoints.clone());
+    let (folder, place) = (folder.to_owned(), checkpoints.clone());
     Ok(Storage {
         every: every.max(1),
         restored,
         load: Arc::new(move |shard, clock| {
-            let loaded = Option::as_ref(&loaded).filter(|l| l.step == clock * per_clock);
-            let loaded = loaded.unwrap_or_else(|| unseen(clock));
+            let loaded = read.at(clock, || {
+                let loaded = load_step(&place, clock * per_clock)?;
+                check(&loaded, &folder, &kinds).map(|()| loaded)
+            });
             let parts = &divided[shard.0 as usize];
-            Some(Snapshot { clock, tables: restore(loaded, &kinds, parts, &registry) })
+            Some(Snapshot { clock, tables: restore(&loaded, &kinds, parts, &registry) })
         }),
         save: Arc::new(move |shard, snapshot| {
             let steps = snapshot.clock * per_clock;

@@ -8,14 +8,14 @@ use super::codec::{Reader, Wire, WireError, Writer, wire};
 use crate::codec::{Codec, Encoded};
 use crate::coordinator::Durable;
 use crate::error::Refusal;
-use crate::ids::{CallId, Epoch, Peer, ServerId, SessionId, ShardId, Slot, TableId};
+use crate::ids::{CallId, Epoch, Peer, RunId, ServerId, SessionId, ShardId, Slot, TableId};
 use crate::message::{Answer, Call, Data, Done, Outcome};
 use crate::rule::Rule;
 use crate::state::{Pushed, Record, Sent};
 use crate::table::{Contents, Delta, Form, Init, PartSpec, Want};
 use crate::view::{Chain, Member, View};
 
-wire!(tuple ServerId SessionId ShardId Slot Epoch TableId CallId);
+wire!(tuple RunId ServerId SessionId ShardId Slot Epoch TableId CallId);
 wire!(enum Peer, "peer" { 0 Coordinator, 1 Server(id), 2 Worker(id), 3 Newcomer(nonce) });
 
 wire!(enum Data, "message" {
@@ -26,16 +26,16 @@ wire!(enum Data, "message" {
     4 Install { epoch, shard, state }
 });
 
-wire!(struct Call { epoch, shard, id, slot, clock, create, push, pull, fresh });
+wire!(struct Call { epoch, shard, id, slot, clock, create, push, pull, fresh, save });
 wire!(struct Answer { epoch, shard, id, outcome });
 wire!(enum Outcome, "outcome" { 0 Done(done), 1 Fenced, 2 Refused(refusal) });
 wire!(struct Done { pushed, reads, version, mark });
 wire!(enum Pushed, "end of a push" { 0 Applied, 1 Duplicate, 2 Stale });
 
-wire!(struct View { epoch, servers, workers, shards, slots, restored, n_shards });
-wire!(struct Durable { view, next_id, yielding, begun });
-wire!(struct Member { name, address, nonce, leaving, confirmed });
-wire!(struct Chain { members, joining, lost });
+wire!(struct View { epoch, servers, workers, shards, slots, restored, n_shards, keeper });
+wire!(struct Durable { run, view, next_id, yielding, begun, saved, settings });
+wire!(struct Member { name, address, nonce, leaving, confirmed, host });
+wire!(struct Chain { members, joining, lost, handing });
 
 wire!(enum Record, "record" {
     0 Create(parts),
@@ -71,6 +71,7 @@ impl Wire for Delta {
             Delta::Dense(_) | Delta::Cut(..) => 0,
             Delta::Rows(..) => 1,
             Delta::Packed(_) => 2,
+            Delta::PackedRows(..) => 3,
         };
         number.put(w);
         match self {
@@ -81,6 +82,10 @@ impl Wire for Delta {
                 values.put(w);
             }
             Delta::Packed(encoded) => encoded.put(w),
+            Delta::PackedRows(keys, encoded) => {
+                keys.put(w);
+                encoded.put(w);
+            }
         }
     }
     fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -88,6 +93,7 @@ impl Wire for Delta {
             0 => Wire::get(r).map(Delta::Dense),
             1 => Ok(Delta::Rows(Wire::get(r)?, Wire::get(r)?)),
             2 => Wire::get(r).map(Delta::Packed),
+            3 => Ok(Delta::PackedRows(Wire::get(r)?, Wire::get(r)?)),
             got => Err(WireError::Unknown { what: "gradient", got: got.into() }),
         }
     }

@@ -2,6 +2,7 @@ use super::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::codec::{Codec, RowEncoder};
 use crate::ids::{CallId, Epoch, ServerId, SessionId, ShardId, Slot, TableId};
 use crate::message::{Answer, Call, Done, Outcome};
 use crate::state::{Reads, Update};
@@ -25,7 +26,9 @@ fn small(shard: u32) -> Data {
 fn call() -> Data {
     let rows = Delta::Rows(Arc::new(vec![3, 9]), Arc::new(vec![1.0, 2.0, 3.0, 4.0]));
     let dense = Delta::Dense(Arc::new(vec![0.5; 1000]));
-    let push = Update::from([(TableId(0), dense), (TableId(1), rows)]);
+    let packed = RowEncoder::new(Codec::Int8).encode(&[4, 5], &[1.0, -2.0]);
+    let packed = Delta::PackedRows(Arc::new(vec![4, 5]), Arc::new(packed));
+    let push = Update::from([(TableId(0), dense), (TableId(1), rows), (TableId(2), packed)]);
     Data::Call(Call {
         epoch: Epoch(7),
         shard: ShardId(1),
@@ -36,6 +39,7 @@ fn call() -> Data {
         push: Some(Arc::new(push)),
         pull: None,
         fresh: false,
+        save: false,
     })
 }
 

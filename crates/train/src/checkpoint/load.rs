@@ -58,6 +58,13 @@ pub fn load_latest(place: impl Into<Place>) -> Result<Option<Loaded>, TrainError
     }
 }
 
+/// The checkpoint of this step, whatever came after it.
+pub fn load_step(place: impl Into<Place>, step: u64) -> Result<Loaded, TrainError> {
+    let place = place.into();
+    let files = place.files();
+    load(files, step).map_err(|reason| TrainError::Checkpoint { path: files.path(), step, reason })
+}
+
 /// The whole checkpoint with the best score; among equals the newest. Without scores, the newest.
 pub fn load_best(place: impl Into<Place>, best: Best) -> Result<Option<Loaded>, TrainError> {
     let place = place.into();

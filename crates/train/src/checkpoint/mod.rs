@@ -11,7 +11,7 @@ mod place;
 mod shards;
 mod writer;
 
-pub use load::{CheckpointInfo, Loaded, inspect, load_best, load_latest};
+pub use load::{CheckpointInfo, Loaded, inspect, load_best, load_latest, load_step};
 pub use place::{Files, Hold, Place};
 pub use shards::{ShardParts, save_shard};
 pub use writer::{Best, Checkpoints, Keep, Snapshot};

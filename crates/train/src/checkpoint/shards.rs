@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use thalweg_tensor::Tensor;
 
-use super::manifest::{PartFile, part_name, sha256};
+use super::manifest::{PartFile, part_name, remove_manifest, sha256, steps};
 use super::place::{Files, Place};
 use super::writer::{Checkpoints, copy};
 use crate::error::TrainError;
@@ -68,6 +68,24 @@ impl Checkpoints {
         self.finish(step, state, parts, own)?;
         Ok(true)
     }
+
+    /// Forgets what was written after a step: the run was taken back to it and writes that again. What shards have written
+    /// before and after must not make one checkpoint. Manifests stay where another process may have written them.
+    pub fn forget_after(&mut self, step: u64) -> Result<(), TrainError> {
+        self.flush()?;
+        let sole = self.is_sole()?;
+        let files = self.files()?;
+        for later in steps(files)?.into_iter().filter(|s| *s > step && sole) {
+            remove_manifest(files, later)?;
+        }
+        for name in files.names()? {
+            let of = name.strip_prefix("step-").and_then(|n| n.get(..10)?.parse::<u64>().ok());
+            if name.ends_with(".list") && of.is_some_and(|s| s > step) {
+                files.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Puts the parts `<part>-<k>` of all shards together as `<part>`.
@@ -90,11 +108,35 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::checkpoint::{Keep, load_latest};
+    use crate::checkpoint::{Keep, load_latest, load_step};
 
     fn shard(names: &[(&str, f32)]) -> ShardParts {
         let tensors = names.iter().map(|(n, v)| ((*n).to_owned(), Tensor::from([*v]))).collect();
         ShardParts::from([("model".to_owned(), tensors)])
+    }
+
+    #[test]
+    fn what_was_written_before_a_run_was_taken_back_makes_no_checkpoint_with_what_comes_after() {
+        let folder = std::env::temp_dir().join(format!("thalweg-back-{}", std::process::id()));
+        let mut checkpoints = Checkpoints::open_shared(&folder, Keep::default()).unwrap();
+        let mut both = |step, value: f32| {
+            save_shard(&folder, step, 0, shard(&[("a", value)])).unwrap();
+            save_shard(&folder, step, 1, shard(&[("b", value)])).unwrap();
+            checkpoints.complete(step, json!({}), 2, ("noise", Vec::new())).unwrap()
+        };
+        assert!(both(10, 1.0) && both(20, 1.0));
+        save_shard(&folder, 30, 0, shard(&[("a", 1.0)])).unwrap();
+        checkpoints.forget_after(10).unwrap();
+        assert_eq!(load_latest(&folder).unwrap().unwrap().step, 10);
+        assert_eq!(load_step(&folder, 10).unwrap().step, 10);
+        assert!(load_step(&folder, 20).is_err());
+        save_shard(&folder, 30, 1, shard(&[("b", 2.0)])).unwrap();
+        assert!(
+            !checkpoints.complete(30, json!({}), 2, ("noise", Vec::new())).unwrap(),
+            "shard 0 is of before"
+        );
+        drop(checkpoints);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

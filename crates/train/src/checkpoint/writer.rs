@@ -178,6 +178,11 @@ impl Checkpoints {
         self.store.as_ref().map(Store::files).ok_or(TrainError::Writer)
     }
 
+    /// Whether nobody else writes here.
+    pub(super) fn is_sole(&self) -> Result<bool, TrainError> {
+        self.store.as_ref().map(|s| matches!(s.hold, Hold::Sole(_))).ok_or(TrainError::Writer)
+    }
+
     /// Writes the manifest of files that others have written, and one more part.
     pub(super) fn finish(
         &mut self,

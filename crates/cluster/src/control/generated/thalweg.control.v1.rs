@@ -16,7 +16,7 @@ pub mod from_member {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToMember {
-    #[prost(oneof = "to_member::What", tags = "1, 2, 3")]
+    #[prost(oneof = "to_member::What", tags = "1, 2, 3, 4")]
     pub what: ::core::option::Option<to_member::What>,
 }
 /// Nested message and enum types in `ToMember`.
@@ -29,6 +29,8 @@ pub mod to_member {
         Grant(super::Grant),
         #[prost(message, tag = "3")]
         Expelled(super::Expelled),
+        #[prost(message, tag = "4")]
+        Refused(super::Refused),
     }
 }
 /// One life of a process, under the number that it was given.
@@ -48,7 +50,7 @@ pub mod member {
     }
 }
 /// A wish to take part.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Join {
     #[prost(enumeration = "Role", tag = "1")]
     pub role: i32,
@@ -67,6 +69,15 @@ pub struct Join {
     /// Into how many shards it would divide the parameters, for servers.
     #[prost(uint32, tag = "6")]
     pub n_shards: u32,
+    /// The host that it runs on, for people to look at.
+    #[prost(string, tag = "7")]
+    pub host: ::prost::alloc::string::String,
+    /// What decides the mathematics, in words by name; the same for all processes of a run.
+    #[prost(btree_map = "string, string", tag = "8")]
+    pub settings: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
 }
 /// A sign of life.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -82,9 +93,8 @@ pub struct Heartbeat {
     /// Servers that have caught up with a shard of the sender's, and that it now waits for.
     #[prost(message, repeated, tag = "4")]
     pub caught_up: ::prost::alloc::vec::Vec<CaughtUp>,
-    /// It wants to go once nothing depends on it.
-    #[prost(bool, tag = "5")]
-    pub leaving: bool,
+    #[prost(enumeration = "Wish", tag = "5")]
+    pub wish: i32,
     /// What it waits for, in words; empty when it works.
     #[prost(string, tag = "6")]
     pub waiting_for: ::prost::alloc::string::String,
@@ -93,6 +103,34 @@ pub struct Heartbeat {
     pub clock: u64,
     #[prost(message, optional, tag = "8")]
     pub counts: ::core::option::Option<Counts>,
+    /// The clock of the newest checkpoint that it has made whole.
+    #[prost(uint64, optional, tag = "9")]
+    pub saved: ::core::option::Option<u64>,
+    /// The slot that it waits for, if there is one.
+    #[prost(uint32, optional, tag = "10")]
+    pub behind: ::core::option::Option<u32>,
+    /// What it does now.
+    #[prost(message, optional, tag = "11")]
+    pub activity: ::core::option::Option<Activity>,
+    /// It has the result of the first slot, and would tell it.
+    #[prost(bool, tag = "12")]
+    pub keeps: bool,
+    /// Shards of which the one that will be first has everything.
+    #[prost(uint32, repeated, tag = "13")]
+    pub handed: ::prost::alloc::vec::Vec<u32>,
+}
+/// What a process does now.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Activity {
+    /// In words.
+    #[prost(string, tag = "1")]
+    pub what: ::prost::alloc::string::String,
+    /// For so long.
+    #[prost(uint64, tag = "2")]
+    pub lasts: u64,
+    /// It has usually taken so long.
+    #[prost(uint64, tag = "3")]
+    pub usual: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CaughtUp {
@@ -124,6 +162,9 @@ pub struct Welcome {
     pub nonce: u64,
     #[prost(message, optional, tag = "2")]
     pub you: ::core::option::Option<Member>,
+    /// The number of the run, drawn at random by a coordinator that remembers nothing.
+    #[prost(fixed64, tag = "3")]
+    pub run: u64,
 }
 /// The view, and for how long to trust it.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -137,7 +178,21 @@ pub struct Grant {
 }
 /// You are no member any more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Expelled {}
+pub struct Expelled {
+    /// The number of the run. Whoever belongs to another one was forgotten with it.
+    #[prost(fixed64, tag = "1")]
+    pub run: u64,
+}
+/// You cannot take part.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Refused {
+    /// The random number it joined with.
+    #[prost(fixed64, tag = "1")]
+    pub nonce: u64,
+    /// In words.
+    #[prost(string, tag = "2")]
+    pub why: ::prost::alloc::string::String,
+}
 /// One agreed membership: who holds which shard, who computes which slot.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct View {
@@ -158,6 +213,9 @@ pub struct View {
     /// Into how many shards the servers want the parameters to be divided, before they are.
     #[prost(uint32, tag = "7")]
     pub n_shards: u32,
+    /// The name of the worker that tells the result, once one has it.
+    #[prost(string, optional, tag = "8")]
+    pub keeper: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Process {
@@ -172,6 +230,8 @@ pub struct Process {
     /// It was heard of under its number.
     #[prost(bool, tag = "5")]
     pub confirmed: bool,
+    #[prost(string, tag = "6")]
+    pub host: ::prost::alloc::string::String,
 }
 /// The servers of one shard.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -185,6 +245,9 @@ pub struct Chain {
     /// Every server that had everything is gone.
     #[prost(bool, tag = "3")]
     pub lost: bool,
+    /// The member that will be the first one, as soon as it has all that the first one has, which takes no calls meanwhile.
+    #[prost(uint64, optional, tag = "4")]
+    pub handing: ::core::option::Option<u64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Joining {
@@ -230,7 +293,7 @@ pub struct Progress {
     /// The lowest clock of its slots or shards.
     #[prost(uint64, tag = "1")]
     pub clock: u64,
-    /// Clocks per second, since somebody last asked.
+    /// Clocks per second, over the last seconds.
     #[prost(float, tag = "2")]
     pub speed: f32,
     #[prost(message, optional, tag = "3")]
@@ -270,6 +333,38 @@ impl Role {
             "ROLE_UNSPECIFIED" => Some(Self::Unspecified),
             "ROLE_SERVER" => Some(Self::Server),
             "ROLE_WORKER" => Some(Self::Worker),
+            _ => None,
+        }
+    }
+}
+/// Whether a process wants to stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Wish {
+    Stay = 0,
+    /// It was asked to go, and does once nothing depends on it.
+    Leave = 1,
+    /// It goes, whatever depends on it.
+    Go = 2,
+}
+impl Wish {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Stay => "WISH_STAY",
+            Self::Leave => "WISH_LEAVE",
+            Self::Go => "WISH_GO",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "WISH_STAY" => Some(Self::Stay),
+            "WISH_LEAVE" => Some(Self::Leave),
+            "WISH_GO" => Some(Self::Go),
             _ => None,
         }
     }
