@@ -28,15 +28,21 @@ const STEPS: &[Step] = &[
     ("memory", memory),
 ];
 
-pub fn run() -> Result<()> {
+/// All steps, or those of these names.
+pub fn run(names: &[&str]) -> Result<()> {
+    let all = STEPS.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+    if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
+        bail!("there is no step `{unknown}`; there are: {}", all.join(", "));
+    }
     let start = Instant::now();
-    for (name, step) in STEPS {
+    let steps = STEPS.iter().filter(|(name, _)| names.is_empty() || names.contains(name));
+    for (name, step) in steps.clone() {
         let began = Instant::now();
         println!("== {name}");
         step().with_context(|| format!("`{name}` failed"))?;
         println!("== {name}: ok, {:.0} s", began.elapsed().as_secs_f64());
     }
-    println!("check: all {} steps passed in {:.0} s", STEPS.len(), start.elapsed().as_secs_f64());
+    println!("check: all {} steps passed in {:.0} s", steps.count(), start.elapsed().as_secs_f64());
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 const USAGE: &str = "usage: cargo xtask <task>
-  check                                  everything CI does
+  check [STEP ...]                       everything CI does, or some of its steps
   golden [--dir PATH] [--only OP|FAMILY] expected values and gradients against ours
   bench [--rounds N] [--threads N,N] [--peers burn,candle] [NAME ...]
                                          ours and rivals in one sitting: the networks, or some of those or of the ops
@@ -40,7 +40,7 @@ fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match &args[..] {
-        ["check"] => check::run(),
+        ["check", steps @ ..] => check::run(steps),
         ["golden" | "op-page" | "proto" | "simulate" | "fuzz-programs", ..] | ["bench", "cluster", ..] => {
             with_library(&args)
         }
