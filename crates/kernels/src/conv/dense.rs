@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use super::Conv;
 use super::columns::{Block, gather, n_lines, scatter};
-use super::{Conv, tell};
-use crate::gemm::{MatRef, Ready, gemm_f32};
+use crate::gemm::{MatRef, Ready, gemm_f32, tell};
 use crate::stream::arithmetic::add_assign;
 use crate::stream::split::par_chunks_mut;
 
@@ -57,7 +57,7 @@ fn product_into(c: &Conv, w: &[f32], g: usize, block: &Block, col: MatRef<'_, f3
 }
 
 /// dx: for each block of columns, columns = wᵀ · dy, added up where they lie.
-pub(super) fn input_gradient(c: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32]) {
+pub(super) fn input_gradient(c: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32], ready: Ready) {
     let image_len = c.groups * c.in_channels * c.inputs();
     if image_len == 0 {
         return;
@@ -90,6 +90,7 @@ pub(super) fn input_gradient(c: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32]) {
                 });
             });
         }
+        tell(ready, start, dx);
     });
 }
 

@@ -4,8 +4,8 @@
 //! then every tap of every window is a shift of whole lines, and sixteen outputs at a time stay in
 //! registers while their taps are summed.
 
-use super::{Axis, Conv, tell};
-use crate::gemm::Ready;
+use super::{Axis, Conv};
+use crate::gemm::{Ready, tell};
 use crate::scratch::Scratch;
 use crate::simd::vector::F32s;
 use crate::simd::{Body, dispatch};
@@ -39,7 +39,7 @@ pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Read
 }
 
 /// dx: each input plane is seen by `out_channels` output planes.
-pub(super) fn input_gradient(c: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32]) {
+pub(super) fn input_gradient(c: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32], ready: Ready) {
     let (n_in, n_out, n_taps) = (c.inputs(), c.outputs(), c.taps());
     if n_in == 0 {
         return;
@@ -66,6 +66,7 @@ pub(super) fn input_gradient(c: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32]) {
                 }
             }
         }
+        tell(ready, start, dx);
     });
 }
 

@@ -9,10 +9,10 @@
 use std::ops::Range;
 
 use super::dense::{COLUMNS, PIECES, RESULT, sum_pieces, with_scratch};
-use super::{Axis, Conv, tell};
+use super::{Axis, Conv};
 use crate::gemm::packed::{Packed, packed_len};
 use crate::gemm::windows::{PackedRows, Windows, add_windows_by, gemm_windows};
-use crate::gemm::{MatRef, Ready};
+use crate::gemm::{MatRef, Ready, tell};
 use crate::stream::split::SharedMut;
 use crate::threads::parallel;
 
@@ -81,7 +81,7 @@ pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Read
 }
 
 /// dx, as the convolution `turned` of dy.
-pub(super) fn input_gradient(c: &Conv, turned: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32]) {
+pub(super) fn input_gradient(c: &Conv, turned: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32], ready: Ready) {
     let (taps, n) = (c.taps(), c.out_channels * c.depth());
     with_scratch(&TURNED, w.len(), |room| {
         for (w, to) in w.chunks_exact(n).zip(room.chunks_exact_mut(n)) {
@@ -91,7 +91,7 @@ pub(super) fn input_gradient(c: &Conv, turned: &Conv, dy: &[f32], w: &[f32], dx:
                 to.iter_mut().zip(from.iter().rev()).for_each(|(to, w)| *to = *w);
             }
         }
-        forward(turned, dy, room, dx, None);
+        forward(turned, dy, room, dx, ready);
     });
 }
 

@@ -17,7 +17,7 @@ mod tests;
 
 pub use columns::{col2im, im2col};
 
-use crate::gemm::{Pieces, Ready};
+use crate::gemm::{Ready, tell};
 
 /// One spatial axis: output `o` and tap `k` meet at input `o · stride + k · dilation − padding`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,25 +125,23 @@ pub fn forward_then(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Ready)
     }
 }
 
-/// Says that a part of a result that begins at `start` is final.
-fn tell(ready: Ready, start: usize, part: &mut [f32]) {
-    if let Some(ready) = ready {
-        let first = part.as_mut_ptr().wrapping_sub(start);
-        ready(Pieces::one(start..start + part.len()), first.cast());
-    }
-}
-
 /// The gradient of x for a gradient of y: the transposed convolution.
 pub fn input_gradient(c: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32]) {
+    input_gradient_then(c, dy, w, dx, None);
+}
+
+/// [`input_gradient`] that calls `ready` with each part of dx once it is final.
+pub fn input_gradient_then(c: &Conv, dy: &[f32], w: &[f32], dx: &mut [f32], ready: Ready) {
     c.check(dx.len(), w.len(), dy.len());
     if c.is_empty() {
         dx.fill(0.0);
+        tell(ready, 0, dx);
     } else if c.in_channels == 1 {
-        depthwise::input_gradient(c, dy, w, dx);
+        depthwise::input_gradient(c, dy, w, dx, ready);
     } else if let Some(turned) = implicit::turned(c) {
-        implicit::input_gradient(c, &turned, dy, w, dx);
+        implicit::input_gradient(c, &turned, dy, w, dx, ready);
     } else {
-        dense::input_gradient(c, dy, w, dx);
+        dense::input_gradient(c, dy, w, dx, ready);
     }
 }
 

@@ -126,6 +126,20 @@ impl<T: Element> Product<'_, T> {
         m <= self.kernels.mr || (n_rows <= n_sets * L1_WAYS && n_rows * stride <= 1 << 18)
     }
 
+    /// Packs the panel of b with the columns from `j` on, which end at `end`, and the rows `p .. p + k`.
+    ///
+    /// # Safety
+    /// These are inside b; `to` has room for `k * nr` elements.
+    unsafe fn pack_b(&self, j: usize, end: usize, p: usize, k: usize, to: *mut T) {
+        let nr = self.kernels.nr;
+        let (stride_i, stride_p) = (self.b.col_stride(), self.b.row_stride());
+        // SAFETY: passed on to the caller.
+        unsafe {
+            let from = self.b.as_ptr().add(p * stride_p + j * stride_i);
+            pack_panel(Source { from, stride_i, stride_p }, nr.min(end - j), nr, k, to);
+        }
+    }
+
     /// Packs `b[ps, cols]` into `slab`, and all of `a[.., ps]` if there is a place for it.
     fn pack(
         &self,
@@ -137,17 +151,11 @@ impl<T: Element> Product<'_, T> {
     ) -> Panels<T> {
         let (nr, k) = (self.kernels.nr, ps.len());
         let n_panels = cols.len().div_ceil(nr);
-        let from = SendPtr::of(self.b.as_ptr());
         let pack_b = |panel: usize| {
             let j = cols.start + panel * nr;
             // SAFETY: `ps` and `cols` are inside b; the slab has room for `k * nr` elements for each
             // panel, and each panel is written by one task.
-            unsafe {
-                let (stride_i, stride_p) = (self.b.col_stride(), self.b.row_stride());
-                let from = from.get().add(ps.start * stride_p + j * stride_i);
-                let source = Source { from, stride_i, stride_p };
-                pack_panel(source, nr.min(cols.end - j), nr, k, slab.get().add(panel * k * nr));
-            }
+            unsafe { self.pack_b(j, cols.end, ps.start, k, slab.get().add(panel * k * nr)) };
         };
         let grain = n_panels.div_ceil(4 * n_threads);
         let n_b_tasks = n_panels.div_ceil(grain);
@@ -250,7 +258,9 @@ impl<T: Element> Product<'_, T> {
     fn multiply_block(&self, panels: Panels<T>, shared_a: Option<SendPtr<T>>, ps: Range, block: &Block) {
         let n_uses = block.cols.len().div_ceil(self.kernels.nr);
         let pack = shared_a.is_none()
-            && (block.cols.len() > DIRECT_A_COLS || (self.a.col_stride() != 1 && n_uses > 2));
+            && (block.cols.len() > DIRECT_A_COLS
+                || (self.a.col_stride() != 1 && n_uses > 2)
+                || self.rows_of_a_collide());
         let n_rows = block.rows.len().next_multiple_of(self.kernels.mr);
         let n_scratch = if pack { n_rows * ps.len().min(KC) } else { 0 };
         scratch::with(Use::Task, n_scratch, |own: *mut T| {
@@ -267,20 +277,23 @@ impl<T: Element> Product<'_, T> {
                 self.multiply_step(panels, block, &step);
             }
         });
-        if ps.end == self.a.cols()
-            && let Some(ready) = self.ready
-        {
-            let (rows, cols) = (&block.rows, &block.cols);
-            let at = |row: usize, col: usize| row * self.ldc + col;
-            let pieces = match cols.len() == self.ldc {
-                true => Pieces::one(at(rows.start, 0)..at(rows.end, 0)),
-                false => {
-                    let first = at(rows.start, cols.start)..at(rows.start, cols.end);
-                    Pieces { first, n: rows.len(), stride: self.ldc }
-                }
-            };
-            ready(pieces, self.c.get().cast());
+        if ps.end == self.a.cols() {
+            self.tell(&block.rows, &block.cols);
         }
+    }
+
+    /// Says that a block of C is final.
+    fn tell(&self, rows: &Range, cols: &Range) {
+        let Some(ready) = self.ready else { return };
+        let at = |row: usize, col: usize| row * self.ldc + col;
+        let pieces = match cols.len() == self.ldc {
+            true => Pieces::one(at(rows.start, 0)..at(rows.end, 0)),
+            false => {
+                let first = at(rows.start, cols.start)..at(rows.start, cols.end);
+                Pieces { first, n: rows.len(), stride: self.ldc }
+            }
+        };
+        ready(pieces, self.c.get().cast());
     }
 
     /// What the part of k that begins at `p` is added to at (row, col): the place, and the stride of its rows.
@@ -291,6 +304,11 @@ impl<T: Element> Product<'_, T> {
             // In C: what it held, or what the parts before have left there.
             _ => (self.c.get().wrapping_add(row * self.ldc + col).cast_const(), self.ldc),
         }
+    }
+
+    /// Whether the rows of a tile of A lie in one set of L1, out of which they push each other.
+    fn rows_of_a_collide(&self) -> bool {
+        self.a.cols() > KC && (self.a.row_stride() * size_of::<T>()).is_multiple_of(L1_SETS * LINE)
     }
 
     /// The part of [`Self::multiply_block`] for one k block.

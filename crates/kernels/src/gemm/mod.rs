@@ -115,6 +115,14 @@ pub type OnReady<'a> = dyn Fn(Pieces, *mut u8) + Sync + 'a;
 /// What is to be done with pieces of a result, if anything.
 pub type Ready<'a> = Option<&'a OnReady<'a>>;
 
+/// Says that a part of a result that begins at `start` is final.
+pub(crate) fn tell(ready: Ready, start: usize, part: &mut [f32]) {
+    if let Some(ready) = ready {
+        let first = part.as_mut_ptr().wrapping_sub(start);
+        ready(Pieces::one(start..start + part.len()), first.cast());
+    }
+}
+
 /// [`gemm_f32`] from any start. Each element of C is in one of the pieces that `ready` is called with, or in a gap
 /// between rows, and is final and still in a cache then.
 ///

@@ -105,6 +105,19 @@ fn slabs_that_do_not_hold_all_of_b_add_up() {
 }
 
 #[test]
+fn rows_that_collide_in_a_cache_give_the_bits_of_dense_ones() {
+    let (m, k, n) = (20, 400, 100);
+    let (a, b) = (values(m * 1024, 1), values(k * n, 2));
+    let apart = MatRef::new(&a, m, k, 1024, 1);
+    let dense: Vec<f32> = (0..m).flat_map(|i| apart.row(i).to_vec()).collect();
+    let [mut got, mut want] = [(); 2].map(|()| vec![f32::NAN; m * n]);
+    let b = MatRef::row_major(&b, k, n);
+    gemm_f32(apart, b, &mut got, n, false);
+    gemm_f32(MatRef::row_major(&dense, m, k), b, &mut want, n, false);
+    assert_eq!(got, want);
+}
+
+#[test]
 fn empty_sums_write_zeros_or_leave_c() {
     let (a, b) = (MatRef::<f32>::new(&[], 2, 0, 0, 1), MatRef::<f32>::new(&[], 0, 3, 3, 1));
     let mut c = [7.0; 8];

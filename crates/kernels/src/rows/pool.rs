@@ -5,10 +5,11 @@
 
 use std::ops::Range;
 
+use crate::gemm::{Ready, tell};
 use crate::simd::vector::F32s;
 use crate::simd::{Body, dispatch};
 use crate::stream::arithmetic::Number;
-use crate::stream::split::{SharedMut, par_chunks};
+use crate::stream::split::{SharedMut, par_chunks, par_chunks_mut};
 
 /// The window of a pooling: each `[vertical, horizontal]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,15 +80,24 @@ pub fn max_pool2d(x: &[f32], size: [usize; 2], window: Window, y: &mut [f32]) {
 
 /// dx = the sum of dy over the windows of which x is the maximum: the first of equals, the last NaN.
 pub fn max_pool2d_backward(x: &[f32], size: [usize; 2], window: Window, dy: &[f32], dx: &mut [f32]) {
+    max_pool2d_backward_then(x, size, window, dy, dx, None);
+}
+
+/// [`max_pool2d_backward`] that calls `ready` with some planes of dx at a time, once they are final.
+pub fn max_pool2d_backward_then(
+    x: &[f32],
+    size: [usize; 2],
+    window: Window,
+    dy: &[f32],
+    dx: &mut [f32],
+    ready: Ready,
+) {
     let out = window.output(size);
     let [n_in, n_out] = [size[0] * size[1], out[0] * out[1]];
     assert_eq!(x.len(), dx.len(), "max_pool2d_backward: input and gradient differ in length");
     assert!(x.len() * n_out == dy.len() * n_in, "max_pool2d_backward: slices do not hold the same planes");
-    let dx = SharedMut::new(dx);
-    par_chunks(x.len() / n_in.max(1), planes_per_task(n_in), |planes| {
-        for p in planes {
-            // SAFETY: `par_chunks` gives every plane to exactly one call.
-            let dx = unsafe { dx.range(p * n_in..(p + 1) * n_in) };
+    par_chunks_mut(dx, planes_per_task(n_in) * n_in, |start, part| {
+        for (p, dx) in (start / n_in.max(1)..).zip(part.chunks_exact_mut(n_in.max(1))) {
             let x = &x[p * n_in..(p + 1) * n_in];
             if window == PAIRS {
                 dispatch(PairsBackward { x, width: size[1], dy: &dy[p * n_out..(p + 1) * n_out], out, dx });
@@ -100,6 +110,7 @@ pub fn max_pool2d_backward(x: &[f32], size: [usize; 2], window: Window, dy: &[f3
                 }
             }
         }
+        tell(ready, start, part);
     });
 }
 

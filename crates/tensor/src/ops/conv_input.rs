@@ -2,8 +2,9 @@
 //! convolution: x[n, i, q] = Σ w[o, i, k] · y[n, o, p] over all p, k that meet at q.
 
 use smallvec::SmallVec;
-use thalweg_core::{Shape, View, ViewMut};
+use thalweg_core::{DType, Shape, View, ViewMut};
 use thalweg_kernels::conv;
+use thalweg_kernels::gemm::OnReady;
 
 use crate::apply::run;
 use crate::args::PerAxis;
@@ -78,6 +79,20 @@ impl Primitive for ConvInput {
         let c = self.geometry.sizes(y.shape(), x[1].shape(), x[0].shape());
         let (Some(dy), Some(w)) = (single::operand(x[0]), single::operand(x[1])) else { return false };
         single::result(y, |dx| conv::input_gradient(&c, &dy, &w, dx))
+    }
+
+    fn is_ready_in_pieces(&self) -> bool {
+        true
+    }
+
+    fn fast_then(&self, x: &[View<'_>], y: &mut ViewMut<'_>, ready: &OnReady<'_>) -> bool {
+        if y.dtype() != DType::F32 {
+            return false;
+        }
+        let c = self.geometry.sizes(y.shape(), x[1].shape(), x[0].shape());
+        let (Some(dy), Some(w)) = (single::operand(x[0]), single::operand(x[1])) else { return false };
+        conv::input_gradient_then(&c, &dy, &w, y.dense(), Some(ready));
+        true
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {

@@ -1,7 +1,8 @@
 //! `max_pool_grad`: each element of a pooled gradient, added where its window has its maximum:
 //! dx[argmax(window p of x)] += dy[p].
 
-use thalweg_core::{View, ViewMut};
+use thalweg_core::{DType, View, ViewMut};
+use thalweg_kernels::gemm::OnReady;
 use thalweg_kernels::rows::pool;
 
 use crate::apply::run;
@@ -70,6 +71,18 @@ impl Primitive for MaxPoolGrad {
         let Some((size, window)) = w.kernel2d() else { return false };
         let (Some(x), Some(dy)) = (single::operand(x[0]), single::operand(x[1])) else { return false };
         single::result(y, |dx| pool::max_pool2d_backward(&x, size, window, &dy, dx))
+    }
+
+    fn is_ready_in_pieces(&self) -> bool {
+        true
+    }
+
+    fn fast_then(&self, x: &[View<'_>], y: &mut ViewMut<'_>, ready: &OnReady<'_>) -> bool {
+        let w = pooling::checked(Self::NAME, x[0].shape(), &self.axes);
+        let Some((size, window)) = w.kernel2d().filter(|_| y.dtype() == DType::F32) else { return false };
+        let (Some(x), Some(dy)) = (single::operand(x[0]), single::operand(x[1])) else { return false };
+        pool::max_pool2d_backward_then(&x, size, window, &dy, y.dense(), Some(ready));
+        true
     }
 
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
