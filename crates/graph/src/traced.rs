@@ -6,6 +6,7 @@ use thalweg_tensor::{Meta, Param, Switch, Tensor};
 
 use crate::graph::{Graph, Kind, Node, NodeId};
 use crate::literal::{Literal, is_uniform};
+use crate::rule;
 
 /// A traced function: its graph, its parameters and the tensors it captured.
 #[derive(Clone)]
@@ -71,8 +72,9 @@ impl Traced {
                     captured.push(t);
                     Kind::Captured(captured.len() - 1)
                 }
-                Source::Op(op, operands) => {
-                    inputs = operands.iter().map(|&i| NodeId(i)).collect();
+                source @ (Source::Op(..) | Source::Rule(..) | Source::Ruled(..)) => {
+                    let (op, operands) = rule::op_of(&source).expect("these are ops");
+                    inputs = operands;
                     Kind::Op(op)
                 }
             };

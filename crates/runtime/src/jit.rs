@@ -205,7 +205,8 @@ impl JitOptions {
     pub(crate) fn optimise(&self, graph: &Graph, captured: &[Tensor]) -> Result<Graph, RunError> {
         let annotates = |name: &str| passes::ANNOTATING.contains(&name);
         let annotated = |graph: &Graph| passes::optimise(graph, |name| annotates(name) && self.is_on(name));
-        let mut graph = passes::optimise(graph, |name| !annotates(name) && self.is_on(name));
+        let erased = passes::erase_marks(graph);
+        let mut graph = passes::optimise(&erased, |name| !annotates(name) && self.is_on(name));
         for pass in self.passes.iter().filter(|p| self.is_on(&p.name)) {
             graph = passes::checked(&pass.name, &*pass.run, &graph)?;
         }
@@ -448,7 +449,9 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         let _bodies = BodyOptions::set(&self.options);
         let mut results = None;
         let f = &mut self.f;
-        let traced = Traced::record(metas, |inputs| run(f, args, inputs, &mut results));
+        let mut traced = Traced::record(metas, |inputs| run(f, args, inputs, &mut results));
+        // Its gradients were taken while it was traced.
+        traced.graph = passes::erase_marks(&traced.graph);
         (traced, results.expect("the function was traced"))
     }
 

@@ -101,7 +101,7 @@ impl Param {
     /// `value` as it is held here: a variable of its own when trainable.
     #[track_caller]
     pub(crate) fn own(&self, value: &Tensor) -> Tensor {
-        if self.0.trainable { leaf(value) } else { value.stop_gradient() }
+        if self.0.trainable { leaf(value) } else { value.without_history() }
     }
 
     /// Holds the value still for reading.
