@@ -1,7 +1,5 @@
 //! A body that runs again and again.
 
-use std::sync::{Mutex, PoisonError};
-
 use smallvec::SmallVec;
 use thalweg_core::{Layout, View, ViewMut};
 use thalweg_graph::{Closed, Graph, NodeId, Traced};
@@ -11,6 +9,7 @@ use thalweg_tensor::{Meta, OpError, Param, Tensor, trace};
 
 use super::body::{Body, of_op, place_operands, plus, require_operands, times};
 use super::packing::Packing;
+use super::spares::{Spares, Taken};
 use super::{
     Several, after_set, metas, reaches, require_bool, results_of, skeleton, tensors, text, with_tensors,
 };
@@ -229,7 +228,7 @@ pub(super) struct Loop {
     pub(super) shape: Shape,
     pub(super) n_found: usize,
     packing: Packing,
-    memory: Mutex<Turns>,
+    memory: Spares<Turns>,
 }
 
 /// Memory that stays from run to run, so that a warm one asks for none.
@@ -251,7 +250,7 @@ impl Loop {
             test: test.map(Body::new),
             shape,
             packing: Packing::new(parts),
-            memory: Mutex::default(),
+            memory: Spares::default(),
         }
     }
 
@@ -338,8 +337,8 @@ impl Loop {
         if self.shape.is_reversed { self.shape.n_steps - 1 - t } else { t }
     }
 
-    pub(super) fn memory(&self) -> std::sync::MutexGuard<'_, Turns> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn memory(&self) -> Taken<'_, Turns> {
+        self.memory.take(Turns::default)
     }
 }
 

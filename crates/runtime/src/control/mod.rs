@@ -11,6 +11,7 @@ mod cond;
 mod loop_grad;
 mod loops;
 mod packing;
+mod spares;
 mod text;
 
 use std::sync::Arc;
