@@ -3,6 +3,7 @@
 //! This is the oracle that plans are compared with, and how a graph is differentiated or made part of
 //! another one.
 
+use thalweg_tensor::ops::Op;
 use thalweg_tensor::{OpError, Tensor, apply};
 
 use crate::graph::{Graph, Kind, NodeId};
@@ -33,6 +34,8 @@ impl Graph {
                 Kind::Param(i) => params[*i].clone(),
                 Kind::Captured(i) => captured[*i].clone(),
                 Kind::Literal(literal) => literal.tensor().clone(),
+                // Eager code forgets the history and applies nothing.
+                Kind::Op(Op::StopGradient(_)) => values[node.inputs[0].index()].stop_gradient(),
                 Kind::Op(op) => {
                     let operands: Vec<&Tensor> = node.inputs.iter().map(|i| &values[i.index()]).collect();
                     apply(op.clone(), &operands)?

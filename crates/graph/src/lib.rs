@@ -15,6 +15,7 @@ mod literal;
 mod memory;
 mod names;
 pub mod passes;
+mod rule;
 mod template;
 pub mod text;
 mod traced;

@@ -27,6 +27,7 @@ use thalweg_tensor::{Meta, Tensor};
 use crate::error::GraphError;
 use crate::graph::{Graph, Kind, Node, NodeId};
 use crate::literal::{Literal, is_uniform};
+use crate::rule;
 use crate::traced::Traced;
 
 impl fmt::Display for NodeId {
@@ -302,7 +303,10 @@ impl Parser<'_> {
             false => ("()", rest),
         };
         let op = match name {
-            "custom" => Op::Custom((self.custom)(attributes[1..attributes.len() - 1].trim())?),
+            "custom" => {
+                let text = attributes[1..attributes.len() - 1].trim();
+                Op::Custom(rule::read(text, self.custom).unwrap_or_else(|| (self.custom)(text))?)
+            }
             _ => {
                 let op = Op::parse(name, attributes).ok_or_else(|| format!("there is no op {name}"))?;
                 op.map_err(|e| format!("{name}: {e}"))?

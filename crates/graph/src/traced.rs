@@ -1,11 +1,14 @@
 //! From a trace to a graph and the things it is bound to.
 
+use std::collections::{HashMap, HashSet};
+
 use smallvec::{SmallVec, smallvec};
 use thalweg_tensor::trace::{self, Recording, Source};
 use thalweg_tensor::{Meta, Param, Switch, Tensor};
 
 use crate::graph::{Graph, Kind, Node, NodeId};
 use crate::literal::{Literal, is_uniform};
+use crate::rule;
 
 /// A traced function: its graph, its parameters and the tensors it captured.
 #[derive(Clone)]
@@ -53,13 +56,15 @@ impl Traced {
     fn of(recording: Recording, n_inputs: usize) -> Traced {
         let mut graph = Graph::default();
         graph.inputs = (0..n_inputs).map(|i| format!("x{i}")).collect();
-        let (mut params, mut captured) = (Vec::new(), Vec::new());
+        let (mut params, mut captured): (Vec<Param>, Vec<Tensor>) = (Vec::new(), Vec::new());
+        let results = (0..recording.outputs.len()).map(|i| format!("y{i}"));
+        let mut taken: HashSet<String> = graph.inputs.iter().cloned().chain(results).collect();
         for value in recording.values {
             let mut inputs = SmallVec::new();
             let kind = match value.source {
                 Source::Input(i) => Kind::Input(i),
                 Source::Param(param) => {
-                    graph.params.push(param.name().to_owned());
+                    graph.params.push(unique(param.name(), &mut taken));
                     params.push(param);
                     Kind::Param(params.len() - 1)
                 }
@@ -71,8 +76,9 @@ impl Traced {
                     captured.push(t);
                     Kind::Captured(captured.len() - 1)
                 }
-                Source::Op(op, operands) => {
-                    inputs = operands.iter().map(|&i| NodeId(i)).collect();
+                source @ (Source::Op(..) | Source::Rule(..) | Source::Ruled(..)) => {
+                    let (op, operands) = rule::op_of(&source).expect("these are ops");
+                    inputs = operands;
                     Kind::Op(op)
                 }
             };
@@ -82,13 +88,50 @@ impl Traced {
         graph.n_captured = captured.len();
         graph.outputs =
             recording.outputs.iter().enumerate().map(|(i, &id)| (format!("y{i}"), NodeId(id))).collect();
-        let left = recording.grads.iter().map(|(p, id)| (format!("{}.grad", p.name()), NodeId(*id)));
-        graph.outputs.extend(left);
+        for (param, id) in &recording.grads {
+            let at = params.iter().position(|p| p.id() == param.id()).expect("it was read");
+            graph.outputs.push((format!("{}.grad", graph.params[at]), NodeId(*id)));
+        }
         let grads = recording.grads.into_iter().map(|(param, _)| param).collect();
         let written = recording.params.iter().enumerate().filter_map(|(i, p)| Some((i, NodeId(p.write?))));
         graph.writes = written.collect();
         debug_assert!(recording.params.iter().zip(&params).all(|(u, p)| u.param.name() == p.name()));
         Traced { graph, params, captured, grads, switches: recording.switches }
+    }
+
+    /// Calls parameters by these names, such as their paths in a net, where the function uses them. Names stay different from each
+    /// other: layers of one kind all have a `weight`, and one that is not named here is `weight`, `weight.1` and so on,
+    /// in the order in which the function reads them.
+    ///
+    /// ```
+    /// use thalweg_graph::Traced;
+    /// use thalweg_tensor::{Param, Tensor};
+    /// let [a, b] = [1.0f32, 2.0].map(|v| Param::new("weight", Tensor::scalar(v)));
+    /// let traced = Traced::record(&[], |_| vec![a.get() * b.get()]);
+    /// assert_eq!(traced.graph.params, ["weight", "weight.1"]);
+    /// let traced = traced.with_param_names([("first.weight", &a), ("second.weight", &b)]);
+    /// assert_eq!(traced.graph.params, ["first.weight", "second.weight"]);
+    /// ```
+    pub fn with_param_names<'a, N: Into<String>>(
+        mut self,
+        names: impl IntoIterator<Item = (N, &'a Param)>,
+    ) -> Self {
+        let mut given: HashMap<usize, String> = HashMap::new();
+        for (name, param) in names {
+            given.entry(param.id()).or_insert_with(|| name.into());
+        }
+        let left = self.grads.iter().map(|p| p.id()).collect::<Vec<_>>();
+        let n_results = self.graph.outputs.len() - left.len();
+        let results = self.graph.outputs[..n_results].iter().map(|(name, _)| name.clone());
+        let mut taken: HashSet<String> = self.graph.inputs.iter().cloned().chain(results).collect();
+        for (name, param) in self.graph.params.iter_mut().zip(&self.params) {
+            let wanted = given.get(&param.id()).map_or(param.name(), |name| name);
+            *name = unique(wanted, &mut taken);
+            if let Some(at) = left.iter().position(|&id| id == param.id()) {
+                self.graph.outputs[n_results + at].0 = format!("{name}.grad");
+            }
+        }
+        self
     }
 
     /// The same function with everything it found around it as further operands: first the captured
@@ -116,4 +159,11 @@ impl Traced {
     pub(crate) fn bare(kind: Kind, meta: Meta) -> Node {
         Node { kind, inputs: smallvec![], meta, at: None, region: 0, group: 0 }
     }
+}
+
+/// The name, or the first of `name.1`, `name.2`, … that is free.
+fn unique(name: &str, taken: &mut HashSet<String>) -> String {
+    let numbered = (1..).map(|i: usize| format!("{name}.{i}"));
+    let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
+    candidates.find(|n| taken.insert(n.clone())).expect("there is no end of numbers")
 }

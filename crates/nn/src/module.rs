@@ -238,7 +238,7 @@ impl Mode {
 
 impl Default for Mode {
     fn default() -> Self {
-        Self(Switch::new(true))
+        Self(Switch::new("the training mode of a layer", true))
     }
 }
 

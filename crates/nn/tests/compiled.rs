@@ -217,7 +217,10 @@ fn a_compiled_function_follows_modes_and_freezing() {
     net.unfreeze();
     assert!(call().contains(&0.0));
     assert_ne!(after[1], weights()[1]);
-    assert!(run.explain().starts_with("compiled 3 times"), "{}", run.explain());
+    let why = run.explain();
+    assert!(why.starts_with("compiled 3 times"), "{why}");
+    assert!(why.contains("2. unlike 1: the training mode of a layer was on, is off"), "{why}");
+    assert!(why.contains("3. unlike 2: `freeze` of param `bias` was off, is on"), "{why}");
 }
 
 #[test]

@@ -123,8 +123,8 @@ impl Executor {
     }
 
     /// The executor of a body: while somebody looks into the function around it, it runs as [`look::body`] says.
-    pub(crate) fn of_body(mut self, written: Written) -> Self {
-        self.written = Some(Arc::new(written));
+    pub(crate) fn of_body(mut self, written: Arc<Written>) -> Self {
+        self.written = Some(written);
         self
     }
 

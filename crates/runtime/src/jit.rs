@@ -11,6 +11,7 @@ use crate::control::BodyOptions;
 use crate::debug::{Debugger, Finding};
 use crate::error::RunError;
 use crate::executor::Executor;
+use crate::explain;
 use crate::family::{Family, Known, Stand, placeholder_of};
 use crate::look::Written;
 use crate::plan::{Plan, STAGES};
@@ -205,7 +206,8 @@ impl JitOptions {
     pub(crate) fn optimise(&self, graph: &Graph, captured: &[Tensor]) -> Result<Graph, RunError> {
         let annotates = |name: &str| passes::ANNOTATING.contains(&name);
         let annotated = |graph: &Graph| passes::optimise(graph, |name| annotates(name) && self.is_on(name));
-        let mut graph = passes::optimise(graph, |name| !annotates(name) && self.is_on(name));
+        let erased = passes::erase_marks(graph);
+        let mut graph = passes::optimise(&erased, |name| !annotates(name) && self.is_on(name));
         for pass in self.passes.iter().filter(|p| self.is_on(&p.name)) {
             graph = passes::checked(&pass.name, &*pass.run, &graph)?;
         }
@@ -253,6 +255,8 @@ struct Compiled<A, R> {
     read: Vec<Param>,
     /// Which call used it last.
     used: u64,
+    /// Which compilation made it, as [`Jit::explain`] counts them.
+    number: usize,
     /// The graph before any pass.
     recorded: Graph,
 }
@@ -377,7 +381,24 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         self.compiled.get(self.last).expect("a plan is made by the first call").executor.plan()
     }
 
-    /// How often, and why, the function was compiled.
+    /// How often, and why, the function was compiled: each time, what differed from the most similar of the calls that there was a
+    /// plan for. Arguments are named by their place in the structure.
+    ///
+    /// ```
+    /// use thalweg_runtime::jit;
+    /// use thalweg_tensor::Tensor;
+    ///
+    /// let mut f = jit(|(x, power): (Tensor, i32)| (1..power).fold(x.clone(), |y, _| y * &x));
+    /// f.call((Tensor::from([2.0f32]), 2))?;
+    /// f.call((Tensor::from([2.0f32]), 3))?;
+    /// f.call((Tensor::from([2.0f32, 3.0]), 3))?;
+    /// assert_eq!(
+    ///     f.explain(),
+    ///     "compiled 3 times\n  1. first call: (f32[1])\n  2. unlike 1: argument.1 was 2, is 3\n  \
+    ///      3. unlike 2: argument.0 was f32[1], is f32[2]"
+    /// );
+    /// # Ok::<(), thalweg_runtime::RunError>(())
+    /// ```
     pub fn explain(&self) -> String {
         let mut text = format!("compiled {} times", self.log.len());
         self.log.iter().enumerate().for_each(|(i, why)| {
@@ -390,14 +411,8 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
     fn compile(&mut self, args: &A) -> Result<usize, RunError> {
         self.options.check()?;
         let metas = tensors(args);
-        let why = match self.compiled.last() {
-            None => format!("first call: {}", list(&metas)),
-            Some(before) if before.args.fits(args) => {
-                "a layer's mode, what is frozen, or what surrounds the call (`autocast`, `no_grad`) changed"
-                    .to_owned()
-            }
-            Some(before) => difference(&tensors(&before.args), &metas),
-        };
+        let before = self.compiled.iter().map(|c| (c.number, &c.args, &c.stand));
+        let why = explain::why(before, args).unwrap_or_else(|| format!("first call: {}", list(&metas)));
         let ambient = Ambient::now();
         let (traced, results) = self.trace(args, &metas);
         self.log.push(why);
@@ -427,6 +442,7 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
             n_results,
             read,
             used: 0,
+            number: self.log.len(),
             recorded: traced.graph,
         });
         Ok(self.compiled.len() - 1)
@@ -448,7 +464,9 @@ impl<A: Tree, R: Tree, F: FnMut(A) -> R> Jit<A, R, F> {
         let _bodies = BodyOptions::set(&self.options);
         let mut results = None;
         let f = &mut self.f;
-        let traced = Traced::record(metas, |inputs| run(f, args, inputs, &mut results));
+        let mut traced = Traced::record(metas, |inputs| run(f, args, inputs, &mut results));
+        // Its gradients were taken while it was traced.
+        traced.graph = passes::erase_marks(&traced.graph);
         (traced, results.expect("the function was traced"))
     }
 
@@ -517,14 +535,4 @@ fn tensors<A: Tree>(args: &A) -> Vec<Meta> {
 
 fn list(metas: &[Meta]) -> String {
     format!("({})", metas.iter().map(Meta::to_string).collect::<Vec<_>>().join(", "))
-}
-
-fn difference(before: &[Meta], now: &[Meta]) -> String {
-    if before.len() != now.len() {
-        return format!("{} tensors where there were {}", now.len(), before.len());
-    }
-    match before.iter().zip(now).position(|(a, b)| a != b) {
-        Some(i) => format!("tensor {i} is {}, it was {}", now[i], before[i]),
-        None => "a number or name in the arguments changed".to_owned(),
-    }
 }

@@ -8,6 +8,7 @@ mod control;
 mod debug;
 mod error;
 mod executor;
+mod explain;
 mod family;
 mod jit;
 mod join;

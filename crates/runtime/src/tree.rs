@@ -1,6 +1,7 @@
 //! Structured arguments and results: tensors inside tuples, lists, maps and structs.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
 use std::hash::Hash;
 
 use thalweg_tensor::Tensor;
@@ -19,6 +20,22 @@ pub trait Tree: Sized {
 
     /// Whether structure, and dtype and shape of every tensor, are those of `other`.
     fn fits(&self, other: &Self) -> bool;
+
+    /// What differs in `now`, each with its place, such as `argument.1.x was f32[2], is f32[3]`; nothing where it fits.
+    /// [`Jit::explain`](crate::Jit::explain) shows it.
+    fn changes(&self, now: &Self, place: &str, list: &mut Vec<String>) {
+        if !self.fits(now) {
+            list.push(format!("{place} is of another structure"));
+        }
+    }
+}
+
+/// Two lengths that differ.
+fn lengths(place: &str, was: usize, is: usize, list: &mut Vec<String>) -> bool {
+    if was != is {
+        list.push(format!("{place} had {was} entries, has {is}"));
+    }
+    was == is
 }
 
 impl Tree for Tensor {
@@ -30,6 +47,11 @@ impl Tree for Tensor {
     }
     fn fits(&self, other: &Self) -> bool {
         self.meta() == other.meta()
+    }
+    fn changes(&self, now: &Self, place: &str, list: &mut Vec<String>) {
+        if !self.fits(now) {
+            list.push(format!("{place} was {}, is {}", self.meta(), now.meta()));
+        }
     }
 }
 
@@ -45,6 +67,9 @@ macro_rules! tuples {
             }
             fn fits(&self, other: &Self) -> bool {
                 true $(&& self.$i.fits(&other.$i))*
+            }
+            fn changes(&self, now: &Self, place: &str, list: &mut Vec<String>) {
+                $(self.$i.changes(&now.$i, &format!("{place}.{}", $i), list);)*
             }
         }
     )*};
@@ -72,6 +97,12 @@ impl<T: Tree> Tree for Vec<T> {
     fn fits(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().zip(other).all(|(a, b)| a.fits(b))
     }
+    fn changes(&self, now: &Self, place: &str, list: &mut Vec<String>) {
+        if lengths(place, self.len(), now.len(), list) {
+            let both = self.iter().zip(now).enumerate();
+            both.for_each(|(i, (a, b))| a.changes(b, &format!("{place}[{i}]"), list));
+        }
+    }
 }
 
 impl<T: Tree, const N: usize> Tree for [T; N] {
@@ -83,6 +114,12 @@ impl<T: Tree, const N: usize> Tree for [T; N] {
     }
     fn fits(&self, other: &Self) -> bool {
         self.iter().zip(other).all(|(a, b)| a.fits(b))
+    }
+    fn changes(&self, now: &Self, place: &str, list: &mut Vec<String>) {
+        if lengths(place, self.len(), now.len(), list) {
+            let both = self.iter().zip(now).enumerate();
+            both.for_each(|(i, (a, b))| a.changes(b, &format!("{place}[{i}]"), list));
+        }
     }
 }
 
@@ -99,6 +136,14 @@ impl<T: Tree> Tree for Option<T> {
             (a, b) => a.is_none() && b.is_none(),
         }
     }
+    fn changes(&self, now: &Self, place: &str, list: &mut Vec<String>) {
+        match (self, now) {
+            (Some(a), Some(b)) => a.changes(b, place, list),
+            (None, None) => {}
+            (Some(_), None) => list.push(format!("{place} was there, is None")),
+            (None, Some(_)) => list.push(format!("{place} was None, is there")),
+        }
+    }
 }
 
 impl<T: Tree> Tree for Box<T> {
@@ -111,9 +156,12 @@ impl<T: Tree> Tree for Box<T> {
     fn fits(&self, other: &Self) -> bool {
         (**self).fits(other)
     }
+    fn changes(&self, now: &Self, place: &str, list: &mut Vec<String>) {
+        (**self).changes(now, place, list);
+    }
 }
 
-impl<K: Ord + Clone, T: Tree> Tree for BTreeMap<K, T> {
+impl<K: Ord + Clone + Debug, T: Tree> Tree for BTreeMap<K, T> {
     fn visit(&self, f: &mut dyn FnMut(&Tensor)) {
         self.values().for_each(|t| t.visit(f));
     }
@@ -123,10 +171,13 @@ impl<K: Ord + Clone, T: Tree> Tree for BTreeMap<K, T> {
     fn fits(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().zip(other).all(|((ka, a), (kb, b))| ka == kb && a.fits(b))
     }
+    fn changes(&self, now: &Self, place: &str, list: &mut Vec<String>) {
+        entries(&self.iter().collect::<Vec<_>>(), |k| now.get(k), now.keys(), place, list);
+    }
 }
 
 /// Visited in the order of the keys, since a hash map has none of its own.
-impl<K: Ord + Hash + Clone, T: Tree> Tree for HashMap<K, T> {
+impl<K: Ord + Hash + Clone + Debug, T: Tree> Tree for HashMap<K, T> {
     fn visit(&self, f: &mut dyn FnMut(&Tensor)) {
         sorted(self).into_iter().for_each(|(_, t)| t.visit(f));
     }
@@ -136,12 +187,34 @@ impl<K: Ord + Hash + Clone, T: Tree> Tree for HashMap<K, T> {
     fn fits(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().all(|(k, a)| other.get(k).is_some_and(|b| a.fits(b)))
     }
+    fn changes(&self, now: &Self, place: &str, list: &mut Vec<String>) {
+        let keys = sorted(now).into_iter().map(|(k, _)| k);
+        entries(&sorted(self), |k| now.get(k), keys, place, list);
+    }
 }
 
 fn sorted<K: Ord, T>(map: &HashMap<K, T>) -> Vec<(&K, &T)> {
     let mut entries: Vec<(&K, &T)> = map.iter().collect();
     entries.sort_by_key(|(k, _)| *k);
     entries
+}
+
+/// What differs between two maps.
+fn entries<'a, K: Ord + Debug + 'a, T: Tree + 'a>(
+    before: &[(&K, &T)],
+    now: impl Fn(&K) -> Option<&'a T>,
+    keys: impl Iterator<Item = &'a K>,
+    place: &str,
+    list: &mut Vec<String>,
+) {
+    for (k, a) in before {
+        match now(k) {
+            Some(b) => a.changes(b, &format!("{place}[{k:?}]"), list),
+            None => list.push(format!("{place}[{k:?}] is gone")),
+        }
+    }
+    let new = keys.filter(|k| before.iter().all(|(known, _)| known != k));
+    list.extend(new.map(|k| format!("{place}[{k:?}] is new")));
 }
 
 macro_rules! fixed {
@@ -154,6 +227,11 @@ macro_rules! fixed {
             }
             fn fits(&self, other: &Self) -> bool {
                 $equal(self, other)
+            }
+            fn changes(&self, now: &Self, place: &str, list: &mut Vec<String>) {
+                if !self.fits(now) {
+                    list.push(format!("{place} was {self:?}, is {now:?}"));
+                }
             }
         }
     )*};
@@ -198,6 +276,19 @@ macro_rules! tree {
             }
             fn fits(&self, other: &Self) -> bool {
                 true $(&& $crate::Tree::fits(&self.$field, &other.$field))*
+            }
+            fn changes(
+                &self,
+                now: &Self,
+                place: &str,
+                list: &mut ::std::vec::Vec<::std::string::String>,
+            ) {
+                $($crate::Tree::changes(
+                    &self.$field,
+                    &now.$field,
+                    &::std::format!("{place}.{}", ::std::stringify!($field)),
+                    list,
+                );)*
             }
         }
     };

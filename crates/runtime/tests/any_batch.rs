@@ -105,7 +105,7 @@ fn a_function_that_does_not_follow_its_batch_says_why_once() {
 
 #[test]
 fn a_family_is_of_one_state_of_switches_and_surroundings() {
-    let on = thalweg_tensor::Switch::new(true);
+    let on = thalweg_tensor::Switch::new("on", true);
     let narrow = |x: &Tensor| match ambient::Ambient::now().compute {
         Some(dtype) => x.to_dtype(dtype).to_dtype(DType::F32),
         None => x.clone(),

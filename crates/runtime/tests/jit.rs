@@ -132,8 +132,8 @@ fn each_kind_of_argument_is_compiled_once_and_explained() {
     assert_eq!(f.call((x, 3)).unwrap().item::<f32>(), 8.0);
     let text = f.explain();
     assert!(text.starts_with("compiled 3 times"), "{text}");
-    assert!(text.contains("a number or name in the arguments changed"), "{text}");
-    assert!(text.contains("tensor 0 is f32[2], it was f32[1]"), "{text}");
+    assert!(text.contains("2. unlike 1: argument.1 was 3, is 2"), "{text}");
+    assert!(text.contains("3. unlike 2: argument.0 was f32[1], is f32[2]"), "{text}");
 }
 
 #[test]

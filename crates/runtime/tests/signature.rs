@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 
+use thalweg_core::DType;
 use thalweg_runtime::jit;
-use thalweg_tensor::{Param, Tensor, no_grad, try_value_and_grads};
+use thalweg_tensor::{Param, Switch, Tensor, ambient, no_grad, try_value_and_grads};
 
 #[test]
 fn numbers_in_arguments_are_compared_by_their_bits() {
@@ -81,4 +82,54 @@ fn backward_inside_leaves_gradients_as_it_does_outside() {
     };
     assert_eq!(run(true), [24.0, 12.0, 75.0, 30.0, 16.0]);
     assert_eq!(run(false), run(true));
+}
+
+struct Batch {
+    x: Tensor,
+    parts: Vec<Tensor>,
+    mask: Option<Tensor>,
+    named: std::collections::BTreeMap<String, f64>,
+}
+thalweg_runtime::tree!(Batch { x, parts, mask, named });
+
+fn batch() -> Batch {
+    let one = || Tensor::from([1.0f32, 2.0]);
+    Batch { x: one(), parts: vec![one(), one()], mask: None, named: [("rate".to_owned(), 0.5)].into() }
+}
+
+#[test]
+fn each_compilation_names_what_changed_since_the_most_similar_one() {
+    let train = Switch::new("dropout", true);
+    let mut f =
+        jit(|(b, steps): (Batch, usize)| b.x.sum(()) * steps as f64 * f64::from(u8::from(train.is_on())));
+    let mut why = |b: Batch, steps: usize| {
+        f.call((b, steps)).unwrap();
+        f.explain().lines().last().unwrap().trim().to_owned()
+    };
+    assert_eq!(why(batch(), 1), "1. first call: (f32[2], f32[2], f32[2])");
+    assert_eq!(why(batch(), 1), "1. first call: (f32[2], f32[2], f32[2])");
+    assert_eq!(why(batch(), 7), "2. unlike 1: argument.1 was 1, is 7");
+    let three = Tensor::from([1.0f32, 2.0, 3.0]);
+    let other = Batch { parts: vec![three.clone(), three.clone()], ..batch() };
+    let text =
+        "3. unlike 2: argument.0.parts[0] was f32[2], is f32[3], argument.0.parts[1] was f32[2], is f32[3]";
+    assert_eq!(why(other, 7), text);
+    let wide = Batch { x: Tensor::from([1.0f64, 2.0]), ..batch() };
+    assert_eq!(why(wide, 1), "4. unlike 1: argument.0.x was f32[2], is f64[2]");
+    let fewer = Batch { parts: vec![], mask: Some(three), ..batch() };
+    assert_eq!(
+        why(fewer, 1),
+        "5. unlike 1: argument.0.parts had 2 entries, has 0, argument.0.mask was None, is there"
+    );
+    let named = Batch { named: [("rate".to_owned(), 0.25), ("decay".to_owned(), 0.1)].into(), ..batch() };
+    let text = "6. unlike 1: argument.0.named[\"rate\"] was 0.5, is 0.25, argument.0.named[\"decay\"] is new";
+    assert_eq!(why(named, 1), text);
+    assert_eq!(
+        no_grad(|| why(batch(), 1)),
+        "7. unlike 1: gradients were recorded, are not recorded (`no_grad`)"
+    );
+    let narrow = ambient::computing_in(DType::BF16, || why(batch(), 1));
+    assert_eq!(narrow, "8. unlike 1: `autocast` was off, is bf16");
+    train.turn(false);
+    assert_eq!(why(batch(), 7), "9. unlike 2: dropout was on, is off");
 }

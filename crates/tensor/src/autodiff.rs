@@ -7,6 +7,7 @@ use crate::backward::{Targets, pull_back};
 use crate::error::{OpError, fail, or_fail};
 use crate::meta::Meta;
 use crate::param::leaf;
+use crate::rule;
 use crate::scalar::Scalar;
 use crate::tape::{self, History, Kind, Node};
 use crate::tensor::Tensor;
@@ -220,30 +221,38 @@ where
     B: Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Option<Tensor>> + Send + Sync + 'static,
 {
     let inputs: Vec<Tensor> = x.iter().map(|&x| x.clone()).collect();
-    let detached: Vec<Tensor> = inputs.iter().map(Tensor::stop_gradient).collect();
+    let detached: Vec<Tensor> = inputs.iter().map(Tensor::without_history).collect();
     let outputs = forward(&detached);
     if outputs.iter().any(|y| y.history().is_some_and(|h| tape::records(h.node.level))) {
         let reason = "`forward` uses a tensor that wants a gradient and is no operand; pass it as one";
         fail(OpError::NoGradient { op: "custom_vjp", reason });
     }
+    let outputs = rule::noted(&inputs, outputs, &backward, tape::line(Location::caller()));
     let kept = outputs.clone();
     let edges: Vec<Option<History>> = inputs.iter().map(|x| x.history().cloned()).collect();
-    let rule = move |dy: &[Option<Tensor>], _: &dyn Fn(usize) -> bool| {
+    let rule = move |dy: &[Option<Tensor>], _: &dyn Fn(usize) -> bool, own: &Arc<Node>| {
         let dy: Vec<Tensor> =
             dy.iter().zip(&kept).map(|(g, y)| g.clone().unwrap_or_else(|| y.zeros_like())).collect();
-        Ok(backward(&inputs, &kept, &dy))
+        // A rule that reads its results is differentiated through them.
+        let result = |(i, y): (usize, &Tensor)| match y.dtype().is_float() && tape::records(own.level) {
+            true => y.with_history(Some(History { node: Arc::clone(own), output: i as u32 })),
+            false => y.clone(),
+        };
+        Ok(backward(&inputs, &kept.iter().enumerate().map(result).collect::<Vec<_>>(), &dy))
     };
     record_function(outputs, edges, Box::new(rule))
 }
 
 /// What a function made of `operands`, with a rule for its gradients: given that of each result, `None` where nobody asks, and
 /// whether that of an operand is wanted, the gradient of each operand, `None` where none flows. Unlike [`custom_vjp`] the rule is
-/// told what is not needed, and the results are there already; whatever history they have is forgotten.
+/// told what is not needed, and the results are there already; whatever history they have is forgotten. The rule is a shorter way to
+/// the gradients that the ops have which made the results: a graph has those ops and not the rule. For other gradients there is
+/// [`custom_vjp`].
 ///
 /// ```
 /// use thalweg_tensor::{Tensor, grad, with_rule};
-/// let halved = |x: &Tensor| with_rule(vec![x.clone()], &[x], |dy, _| vec![dy[0].as_ref().map(|d| d * 0.5)]).remove(0);
-/// assert_eq!(grad(|x| halved(x) * 3.0)(&Tensor::scalar(2.0f32)).item::<f32>(), 1.5);
+/// let tripled = |x: &Tensor| with_rule(vec![x + x + x], &[x], |dy, _| vec![dy[0].as_ref().map(|d| d * 3.0)]).remove(0);
+/// assert_eq!(grad(|x| tripled(x) * 0.5)(&Tensor::scalar(2.0f32)).item::<f32>(), 1.5);
 /// ```
 #[track_caller]
 pub fn with_rule(
@@ -251,9 +260,9 @@ pub fn with_rule(
     operands: &[&Tensor],
     rule: impl Fn(&[Option<Tensor>], &dyn Fn(usize) -> bool) -> Vec<Option<Tensor>> + Send + Sync + 'static,
 ) -> Vec<Tensor> {
-    let results: Vec<Tensor> = results.iter().map(Tensor::stop_gradient).collect();
+    let results: Vec<Tensor> = results.iter().map(Tensor::without_history).collect();
     let edges = operands.iter().map(|x| x.history().cloned()).collect();
-    record_function(results, edges, Box::new(move |dy, wants| Ok(rule(dy, wants))))
+    record_function(results, edges, Box::new(move |dy, wants, _| Ok(rule(dy, wants))))
 }
 
 /// Runs `f` without keeping its intermediate values; they are computed again when the gradient is
@@ -268,10 +277,10 @@ where
     let recorded = f(&inputs);
     // Whatever `f` reaches that is older than this call: the operands, and what it captured.
     let outside = histories_before(&recorded, born);
-    let outputs: Vec<Tensor> = recorded.iter().map(Tensor::stop_gradient).collect();
+    let outputs: Vec<Tensor> = recorded.iter().map(Tensor::without_history).collect();
     drop(recorded);
     let targets = outside.clone();
-    let rule = move |dy: &[Option<Tensor>], _: &dyn Fn(usize) -> bool| {
+    let rule = move |dy: &[Option<Tensor>], _: &dyn Fn(usize) -> bool, _: &Arc<Node>| {
         let born = tape::next_id();
         let again = trace::recomputing(&inputs, || tape::recording_all(|| f(&inputs)));
         if histories_before(&again, born).iter().map(|h| h.node.id).ne(targets.iter().map(|h| h.node.id)) {
@@ -333,7 +342,11 @@ pub fn without_derivative(
 ) -> Vec<Tensor> {
     let at = Location::caller();
     let edges = x.iter().map(|x| x.history().cloned()).collect();
-    record_function(results, edges, Box::new(move |_, _| Err(OpError::NotDifferentiable { op, reason, at })))
+    record_function(
+        results,
+        edges,
+        Box::new(move |_, _, _| Err(OpError::NotDifferentiable { op, reason, at })),
+    )
 }
 
 /// `x` as a variable of one level, still the same value to all outer levels.
@@ -364,15 +377,18 @@ fn unused(name: Option<&str>, position: usize) -> OpError {
 }
 
 impl Tensor {
-    /// The same values; gradients stop here.
-    pub fn stop_gradient(&self) -> Tensor {
+    /// The same values without their history, for code that gives them another one. Unlike [`Tensor::stop_gradient`] this
+    /// leaves no mark in a trace: a graph that is made of it has its gradients.
+    #[doc(hidden)]
+    pub fn without_history(&self) -> Tensor {
         if self.is_tracked() { self.with_history(None) } else { self.clone() }
     }
 
-    /// The same values as a variable that gradients can be asked for.
+    /// The same values as a variable that gradients can be asked for. They end there: whatever the values were made from
+    /// gets none through it.
     #[track_caller]
     pub fn requires_grad(&self) -> Tensor {
-        leaf(self)
+        leaf(&self.stop_gradient())
     }
 
     /// What `backward` has left in a variable.
@@ -463,7 +479,8 @@ impl<T> Leave for (Vec<Tensor>, T) {
         for y in &mut self.0 {
             let outer = |h: &History| h.node.level <= depth && tape::records(h.node.level);
             if !y.history().is_some_and(outer) {
-                *y = y.stop_gradient();
+                // Where nothing is recorded a graph needs a mark of it; elsewhere only the variable of this derivative goes.
+                *y = if tape::records(0) { y.without_history() } else { y.stop_gradient() };
             }
         }
         self

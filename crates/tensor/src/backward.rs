@@ -183,7 +183,7 @@ impl<'a> Sweep<'a> {
                 let mut all: Vec<Option<Tensor>> = grads.to_vec();
                 all.resize(*outputs, None);
                 let wants = |i: usize| node.edges[i].as_ref().is_some_and(|h| self.is_needed(h));
-                Ok(backward(&all, &wants)?.into())
+                Ok(backward(&all, &wants, node)?.into())
             }
         }
     }

@@ -20,6 +20,8 @@ pub mod ops;
 pub mod param;
 mod print;
 mod rng;
+#[doc(hidden)]
+pub mod rule;
 mod scalar;
 mod shaping;
 mod switch;

@@ -42,13 +42,18 @@ impl Param {
     #[track_caller]
     pub fn new(name: impl Into<String>, value: Tensor) -> Self {
         let value = Arc::new(RwLock::new(leaf(&value)));
-        Self(Arc::new(Inner { name: name.into(), trainable: true, frozen: Switch::new(false), value }))
+        Self::holding(name.into(), true, value)
     }
 
     /// State that is read and written but not trained, such as running statistics.
     pub fn state(name: impl Into<String>, value: Tensor) -> Self {
         let value = Arc::new(RwLock::new(value.stop_gradient()));
-        Self(Arc::new(Inner { name: name.into(), trainable: false, frozen: Switch::new(false), value }))
+        Self::holding(name.into(), false, value)
+    }
+
+    fn holding(name: String, trainable: bool, value: Arc<RwLock<Tensor>>) -> Self {
+        let frozen = Switch::new(format!("`freeze` of param `{name}`"), false);
+        Self(Arc::new(Inner { name, trainable, frozen, value }))
     }
 
     /// The name it was given.
@@ -101,7 +106,7 @@ impl Param {
     /// `value` as it is held here: a variable of its own when trainable.
     #[track_caller]
     pub(crate) fn own(&self, value: &Tensor) -> Tensor {
-        if self.0.trainable { leaf(value) } else { value.stop_gradient() }
+        if self.0.trainable { leaf(value) } else { value.without_history() }
     }
 
     /// Holds the value still for reading.

@@ -9,24 +9,35 @@ use crate::trace;
 /// are the same switch. A compiled function remembers how the switches stood that it looked at, and is traced
 /// again when one of them stands differently.
 #[derive(Debug, Clone)]
-pub struct Switch(Arc<AtomicBool>);
+pub struct Switch(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    on: AtomicBool,
+    name: String,
+}
 
 impl Switch {
-    /// A new one.
-    pub fn new(on: bool) -> Self {
-        Self(Arc::new(AtomicBool::new(on)))
+    /// A new one; whoever explains why a function is traced again calls it by this name.
+    pub fn new(name: impl Into<String>, on: bool) -> Self {
+        Self(Arc::new(Inner { on: AtomicBool::new(on), name: name.into() }))
+    }
+
+    /// The name it was given.
+    pub fn name(&self) -> &str {
+        &self.0.name
     }
 
     /// How it stands.
     pub fn is_on(&self) -> bool {
-        let on = self.0.load(Ordering::Relaxed);
+        let on = self.0.on.load(Ordering::Relaxed);
         trace::looked_at(self, on);
         on
     }
 
     /// Turns it.
     pub fn turn(&self, on: bool) {
-        self.0.store(on, Ordering::Relaxed);
+        self.0.on.store(on, Ordering::Relaxed);
     }
 
     pub(crate) fn is(&self, other: &Switch) -> bool {

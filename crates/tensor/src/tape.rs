@@ -53,9 +53,11 @@ pub(crate) enum Kind {
 }
 
 /// Gradients of the results in, gradients of the operands out; `None` is zero. The second argument says whether anybody wants that
-/// of an operand.
+/// of an operand, the third is the node of the function itself, from which its results get their history back.
 pub(crate) type Backward = Box<
-    dyn Fn(&[Option<Tensor>], &dyn Fn(usize) -> bool) -> Result<Vec<Option<Tensor>>, OpError> + Send + Sync,
+    dyn Fn(&[Option<Tensor>], &dyn Fn(usize) -> bool, &Arc<Node>) -> Result<Vec<Option<Tensor>>, OpError>
+        + Send
+        + Sync,
 >;
 
 /// What the tape holds for one node.

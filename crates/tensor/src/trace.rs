@@ -15,8 +15,9 @@ use smallvec::SmallVec;
 
 use crate::error::{OpError, fail, or_fail};
 use crate::meta::Meta;
-use crate::ops::Op;
+use crate::ops::{Op, StopGradient};
 use crate::param::Param;
+use crate::rule::Rule;
 use crate::switch::Switch;
 use crate::tape;
 use crate::tensor::Tensor;
@@ -32,6 +33,10 @@ pub enum Source {
     Captured(Tensor),
     /// The result of an op on values recorded before.
     Op(Op, SmallVec<[u32; 4]>),
+    /// Where the gradients of a function with a backward of its own come together; operands as [`Rule`] says.
+    Rule(Arc<Rule>, SmallVec<[u32; 4]>),
+    /// One of the float results of such a function: its value, and the value of its [`Source::Rule`].
+    Ruled(Arc<Rule>, usize, [u32; 2]),
 }
 
 /// One value of a trace.
@@ -95,6 +100,9 @@ struct Building {
     values: Vec<Recorded>,
     /// Captured tensors; the layout tells views of one memory apart.
     captured: HashMap<Found, SmallVec<[u32; 1]>>,
+    /// Float values made while nothing is recorded (`no_grad`), which eager code would give no history: gradients stop at
+    /// them. With each the mark that says so, once somebody reads it who is recorded.
+    unrecorded: HashMap<u32, Option<u32>>,
     region: u32,
     n_regions: u32,
 }
@@ -155,7 +163,7 @@ pub fn record(inputs: &[Meta], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Reco
         inputs.iter().enumerate().map(|(i, meta)| trace.push(Source::Input(i), meta.clone(), at)).collect();
     let guard = Guard::enter(&trace);
     let outputs = f(&inputs);
-    let outputs = or_fail(outputs.iter().map(|y| trace.value_of(y, at)).collect());
+    let outputs = or_fail(outputs.iter().map(|y| Ok(trace.marked(trace.value_of(y, at)?, at))).collect());
     let (params, switches) = guard.leave();
     let left = params.iter().filter_map(|(param, value, ..)| Some((param.clone(), value.leaf_grad()?)));
     let grads: Vec<(Param, u32)> =
@@ -187,12 +195,31 @@ impl Trace {
     }
 
     fn push(self: &Arc<Self>, source: Source, meta: Meta, at: &'static Location<'static>) -> Tensor {
-        let mut building = self.lock();
-        let value = building.values.len() as u32;
-        let region = building.region;
-        building.values.push(Recorded { source, meta: meta.clone(), at, region });
-        drop(building);
+        let value = self.lock().push(source, meta.clone(), at);
         Tensor::traced(meta, Symbol { trace: Arc::clone(self), value, at })
+    }
+
+    /// What stands for a value that is read by somebody who is recorded.
+    fn marked(&self, value: u32, at: &'static Location<'static>) -> u32 {
+        let mut building = self.lock();
+        match building.unrecorded.get(&value) {
+            None => value,
+            Some(&Some(mark)) => mark,
+            Some(None) => {
+                let meta = building.values[value as usize].meta.clone();
+                let mark =
+                    building.push(Source::Op(StopGradient.into(), smallvec::smallvec![value]), meta, at);
+                building.unrecorded.insert(value, Some(mark));
+                mark
+            }
+        }
+    }
+
+    /// Whether gradients stop at a value anyway.
+    fn is_stopped(&self, value: u32) -> bool {
+        let building = self.lock();
+        let source = &building.values[value as usize].source;
+        building.unrecorded.contains_key(&value) || matches!(source, Source::Op(Op::StopGradient(_), _))
     }
 
     /// The number of a tensor in this trace; a ready tensor is captured, one of another trace refused.
@@ -222,6 +249,13 @@ impl Trace {
         values.push(Recorded { source, meta: t.meta().clone(), at, region: *region });
         same.push(value);
         value
+    }
+}
+
+impl Building {
+    fn push(&mut self, source: Source, meta: Meta, at: &'static Location<'static>) -> u32 {
+        self.values.push(Recorded { source, meta, at, region: self.region });
+        self.values.len() as u32 - 1
     }
 }
 
@@ -265,19 +299,53 @@ pub(crate) fn note(
     meta: Meta,
     at: &'static Location<'static>,
 ) -> Result<Tensor, OpError> {
+    note_as(op.name(), inputs, meta, at, |operands| Source::Op(op, operands))
+}
+
+/// Notes a value made of operands of which at least one is traced; `name` is for messages.
+pub(crate) fn note_as(
+    name: &'static str,
+    inputs: &[&Tensor],
+    meta: Meta,
+    at: &'static Location<'static>,
+    source: impl FnOnce(SmallVec<[u32; 4]>) -> Source,
+) -> Result<Tensor, OpError> {
     let symbols = || inputs.iter().filter_map(|t| t.symbol());
     // The innermost trace that an operand belongs to; those around it lend their values.
     let first = symbols().max_by_key(|s| depth(&s.trace)).expect("called with a traced operand");
     if let Some(leaked) = symbols().find(|s| s.is_over()) {
-        return Err(leaked.foreign(op.name(), at));
+        return Err(leaked.foreign(name, at));
     }
     let foreign = |s: &&Symbol| !Arc::ptr_eq(&s.trace, &first.trace) && !is_running(&s.trace);
     if let Some(other) = symbols().find(foreign) {
-        return Err(OpError::MixedTraces { op: op.name(), made: other.at, at, other: Some(first.at) });
+        return Err(OpError::MixedTraces { op: name, made: other.at, at, other: Some(first.at) });
     }
     let trace = innermost(&first.trace);
-    let operands = inputs.iter().map(|t| trace.value_of(t, at)).collect::<Result<_, _>>()?;
-    Ok(trace.push(Source::Op(op, operands), meta, at))
+    let is_recorded = tape::records(0);
+    let operand = |t: &&Tensor| {
+        let value = trace.value_of(t, at)?;
+        Ok(if is_recorded { trace.marked(value, at) } else { value })
+    };
+    let operands = inputs.iter().map(operand).collect::<Result<_, _>>()?;
+    let is_float = meta.dtype.is_float();
+    let result = trace.push(source(operands), meta, at);
+    if is_float && !is_recorded {
+        let value = result.symbol().expect("just traced").value;
+        trace.lock().unrecorded.insert(value, None);
+    }
+    Ok(result)
+}
+
+/// The same value, through which no gradient flows: noted, since a graph has no histories that could be forgotten.
+pub(crate) fn stop(t: &Tensor, at: &'static Location<'static>) -> Tensor {
+    let symbol = t.symbol().expect("called with a traced tensor");
+    let plain = t.without_history();
+    let is_known =
+        || Arc::ptr_eq(&innermost(&symbol.trace), &symbol.trace) && symbol.trace.is_stopped(symbol.value);
+    if symbol.is_over() || !t.dtype().is_float() || is_known() {
+        return plain;
+    }
+    or_fail(note(StopGradient.into(), &[&plain], t.meta().clone(), at))
 }
 
 /// How deep a trace lies among those that run on this thread; 0 for one that does not run.
@@ -320,6 +388,16 @@ pub(crate) fn set_param(param: &Param, value: &Tensor) -> bool {
     if let Some(leaked) = value.symbol().filter(|s| s.is_over()) {
         fail(leaked.foreign("set", at));
     }
+    // Whoever reads the parameter from now on reads a variable of its own, also if gradients do not reach the value anyway.
+    let value = &match value.is_traced() && value.dtype().is_float() {
+        true => or_fail(note(
+            StopGradient.into(),
+            &[&value.without_history()],
+            value.meta().clone(),
+            tape::line(at),
+        )),
+        false => value.without_history(),
+    };
     RUNNING.with_borrow_mut(|running| {
         let Some(running) = running.last_mut() else { return false };
         let i = running.entry(param, tape::line(at));

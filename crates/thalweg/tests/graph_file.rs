@@ -31,6 +31,46 @@ fn a_traced_network_comes_back_with_its_weights_and_what_it_captured() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// Every layer calls its parameters `weight` and `bias`.
+#[test]
+fn layers_of_one_kind_keep_their_own_weights() {
+    let mut rng = Rng::seed(8);
+    let net = (Linear::new(3, 3, &mut rng), Linear::new(3, 3, &mut rng));
+    let x = rng.normal([5, 3], 0.0, 1.0);
+    let f = |x: &Tensor| net.1.forward(&net.0.forward(x).tanh()).square().sum(());
+    let record = || Traced::record(&[x.meta().clone()], |x| vec![f(&x[0])]);
+    let named = net.state();
+    let by_path = record().with_param_names(named.iter().map(|p| (&p.name, &p.param)));
+    let names = [["weight", "bias", "weight.1", "bias.1"], ["0.weight", "0.bias", "1.weight", "1.bias"]];
+    let path = path("layers");
+    for (traced, names) in [record(), by_path].into_iter().zip(names) {
+        assert_eq!(traced.graph.params, names);
+        save_graph(&path, &Session::of(traced).unwrap()).unwrap();
+        let back = load_graph(&path).unwrap();
+        for (name, param) in names.iter().zip(&named) {
+            let got = back.param(name).unwrap().get().to_vec::<f32>();
+            assert_eq!(got, param.param.get().to_vec::<f32>(), "{name}");
+        }
+        let (params, text) = (back.params().to_vec(), back.graph().to_string());
+        assert_eq!(parse_graph(&text).unwrap().params, names);
+        let graph = back.graph().differentiate("y0", &names).unwrap();
+        let mut session = Session::bound(graph, params, back.captured().to_vec()).unwrap();
+        let wrt: Vec<String> = names.iter().map(|name| format!("dy0/d{name}")).collect();
+        let fetches: Vec<&str> = std::iter::once("y0").chain(wrt.iter().map(String::as_str)).collect();
+        let got = session.run(&[("x0", &x)], &fetches).unwrap();
+        let loss = f(&x);
+        let leaves: Vec<&Param> = named.iter().map(|p| &p.param).collect();
+        let want = std::iter::once(loss.clone()).chain(loss.grad(&leaves));
+        for (got, want) in got.iter().zip(want) {
+            assert_eq!(got.to_vec::<f32>(), want.to_vec::<f32>());
+        }
+    }
+    // Weights saved by their paths are those of the net.
+    let file = thalweg::load(&path).unwrap();
+    assert_eq!(file["1.weight"].to_vec::<f32>(), net.1.weight.get().to_vec::<f32>());
+    std::fs::remove_file(path).unwrap();
+}
+
 #[test]
 fn files_that_are_no_graphs_say_what_is_wrong() {
     let path = path("wrong");

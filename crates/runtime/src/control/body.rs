@@ -1,12 +1,13 @@
 //! A body: a graph that an op runs, compiled, and its pull-back.
 
 use std::cell::RefCell;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use thalweg_graph::{Graph, Kind};
 use thalweg_tensor::ops::Cost;
 use thalweg_tensor::{Meta, OpError, Tensor, vjp};
 
+use super::spares::{Spares, Taken};
 use crate::error::RunError;
 use crate::executor::Executor;
 use crate::jit::JitOptions;
@@ -32,11 +33,23 @@ impl Drop for BodyOptions {
     }
 }
 
-/// A graph with an executor; calls from several threads take turns.
+/// A graph with executors, one for each thread that runs it at the same time.
 pub(super) struct Body {
     pub(super) graph: Graph,
     /// Or why it could not be compiled: an error of the first run.
-    executor: Result<Mutex<Executor>, RunError>,
+    compiled: Result<Compiled, RunError>,
+}
+
+struct Compiled {
+    plan: Plan,
+    written: Arc<Written>,
+    executors: Spares<Executor>,
+}
+
+impl Compiled {
+    fn executor(&self) -> Executor {
+        Executor::new(self.plan.clone(), Vec::new(), Vec::new()).of_body(Arc::clone(&self.written))
+    }
 }
 
 impl Body {
@@ -44,18 +57,17 @@ impl Body {
         // What was found around it may have had any name, or one name twice.
         graph.inputs = (0..graph.inputs.len()).map(|i| format!("x{i}")).collect();
         let options = OPTIONS.with_borrow(Clone::clone);
-        let executor = options.optimise(&graph, &[]).map(|optimised| {
-            let plan = options.plan(&optimised, &[]);
-            let executor = Executor::new(plan, Vec::new(), Vec::new());
-            Mutex::new(executor.of_body(Written::new(&graph, &options)))
+        let compiled = options.optimise(&graph, &[]).map(|optimised| {
+            let (plan, written) = (options.plan(&optimised, &[]), Arc::new(Written::new(&graph, &options)));
+            Compiled { plan, written, executors: Spares::default() }
         });
-        Self { graph, executor }
+        Self { graph, compiled }
     }
 
-    /// The executor, for as many runs as its user likes.
-    pub(super) fn hold(&self) -> Result<MutexGuard<'_, Executor>, OpError> {
-        match &self.executor {
-            Ok(executor) => Ok(executor.lock().unwrap_or_else(PoisonError::into_inner)),
+    /// An executor, for as many runs as its user likes.
+    pub(super) fn hold(&self) -> Result<Taken<'_, Executor>, OpError> {
+        match &self.compiled {
+            Ok(compiled) => Ok(compiled.executors.take(|| compiled.executor())),
             Err(why) => Err(OpError::Custom { op: "body".to_owned(), reason: why.to_string() }),
         }
     }
@@ -98,8 +110,7 @@ impl Body {
     }
 
     fn plan<R>(&self, f: impl FnOnce(&Plan) -> R) -> Option<R> {
-        let executor = self.executor.as_ref().ok()?;
-        Some(f(executor.lock().unwrap_or_else(PoisonError::into_inner).plan()))
+        Some(f(&self.compiled.as_ref().ok()?.plan))
     }
 }
 

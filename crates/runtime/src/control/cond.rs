@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 use thalweg_core::{DType, View, ViewMut};
-use thalweg_graph::{Closed, Graph, Kind, Literal, Node, Traced};
+use thalweg_graph::{Closed, Graph, Kind, Literal, Node, NodeId, Traced};
 use thalweg_kernels::scratch::Scratch;
-use thalweg_tensor::ops::{Cost, CustomOp};
+use thalweg_tensor::ops::{Cost, CustomOp, Op};
 use thalweg_tensor::{Meta, OpError, Param, Tensor};
 
 use super::body::{Body, misfit, nothing, of_op, place_operands, pull_back, require_operands};
 use super::packing::Packing;
-use super::{Several, metas, require_bool, results_of, skeleton, tensors, text};
+use super::{Several, after_set, metas, reaches, require_bool, results_of, skeleton, tensors, text};
 use crate::tree::Tree;
 
 /// `then()` where `condition`, a single `bool`, is true, else `otherwise()`: only that one is run. Both
@@ -84,11 +84,18 @@ fn choose(condition: &Tensor, mut branches: [Closed; 2], n_results: usize) -> Ve
     assert!(then == otherwise, "cond: the branches give different results: {then:?} and {otherwise:?}");
     let (operands, graphs) = together(branches);
     let operands: Vec<Tensor> = std::iter::once(condition.clone()).chain(operands).collect();
+    let read_again: Vec<bool> =
+        (0..written.len()).map(|i| graphs.iter().any(|g| reads(g, n_results, i))).collect();
     let mut results = results_of(Choice::new(graphs.map(Body::new)), &operands);
-    for (param, value) in written.iter().zip(results.split_off(n_results)) {
-        param.set(value);
-    }
-    results
+    let values = results.split_off(n_results);
+    after_set("cond", results, &written, values, |i| read_again[i])
+}
+
+/// Whether a result of a branch reads the i-th parameter after it was set there.
+fn reads(branch: &Graph, n_results: usize, i: usize) -> bool {
+    let ids: Vec<NodeId> = branch.outputs.iter().map(|&(_, id)| id).collect();
+    let is_set = matches!(branch.op(ids[n_results + i]), Some(Op::StopGradient(_)));
+    is_set && reaches(branch, &ids[..n_results], ids[n_results + i])
 }
 
 /// The branches as functions of everything that either found. What both see is one operand: as two, its gradients
@@ -126,7 +133,7 @@ fn hand_out(branch: &mut Closed, written: &[Param], n_results: usize) {
 }
 
 /// The operand that holds a parameter's value.
-fn old_value(branch: &mut Closed, param: &Param) -> thalweg_graph::NodeId {
+fn old_value(branch: &mut Closed, param: &Param) -> NodeId {
     let n_before = branch.graph.inputs.len() - branch.params.len();
     let known = branch.params.iter().position(|p| p.id() == param.id());
     let position = known.unwrap_or_else(|| {

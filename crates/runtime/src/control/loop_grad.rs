@@ -5,8 +5,6 @@
 //! found. They are ops like any other and differentiate again. How often a `while_loop` turns is known only when it runs, so
 //! nothing can be stacked: [`LoopGrad`] keeps the states itself.
 
-use std::sync::{Mutex, PoisonError};
-
 use thalweg_core::{View, ViewMut};
 use thalweg_graph::{Closed, Graph, Traced};
 use thalweg_kernels::scratch::Scratch;
@@ -16,6 +14,7 @@ use thalweg_tensor::{Meta, OpError, Tensor, trace};
 use super::body::{nothing, of_op, plus, pull, pull_back, require_operands};
 use super::loops::{Loop, Shape, Turns, put_away};
 use super::packing::Packing;
+use super::spares::Spares;
 use super::{Several, metas, results_of, text};
 use crate::executor::densely;
 
@@ -188,12 +187,12 @@ fn chosen<'a, T>(list: &'a [T], which: &'a [bool]) -> impl Iterator<Item = &'a T
 pub(super) struct LoopGrad {
     pub(super) forward: Loop,
     pub(super) back: Loop,
-    memory: Mutex<Turns>,
+    memory: Spares<Turns>,
 }
 
 impl LoopGrad {
     pub(super) fn new(forward: Loop, back: Loop) -> Self {
-        Self { forward, back, memory: Mutex::default() }
+        Self { forward, back, memory: Spares::default() }
     }
 
     /// Dtypes and shapes of the operands.
@@ -304,8 +303,7 @@ impl CustomOp for LoopGrad {
     fn try_eval(&self, x: &[&View<'_>], y: &mut ViewMut<'_>) -> Result<(), OpError> {
         let [x, starts, constants] = self.parts(x);
         let [state, _, found, _] = self.forward.roles(x);
-        let (mut turns, mut back) =
-            (self.forward.memory(), self.memory.lock().unwrap_or_else(PoisonError::into_inner));
+        let (mut turns, mut back) = (self.forward.memory(), self.memory.take(Turns::default));
         let n_turns = self.forward.run(x, &mut turns, true, |_, _| {})?;
         // As much stays for the next run as this one needed.
         turns.results.truncate(n_turns);

@@ -1,17 +1,18 @@
 //! A body that runs again and again.
 
-use std::sync::{Mutex, PoisonError};
-
 use smallvec::SmallVec;
 use thalweg_core::{Layout, View, ViewMut};
-use thalweg_graph::{Closed, Graph, Traced};
+use thalweg_graph::{Closed, Graph, NodeId, Traced};
 use thalweg_kernels::scratch::Scratch;
 use thalweg_tensor::ops::{Cost, CustomOp};
 use thalweg_tensor::{Meta, OpError, Param, Tensor, trace};
 
 use super::body::{Body, of_op, place_operands, plus, require_operands, times};
 use super::packing::Packing;
-use super::{Several, metas, require_bool, results_of, skeleton, tensors, text, with_tensors};
+use super::spares::{Spares, Taken};
+use super::{
+    Several, after_set, metas, reaches, require_bool, results_of, skeleton, tensors, text, with_tensors,
+};
 use crate::executor::{Executor, densely};
 use crate::tree::Tree;
 
@@ -162,13 +163,15 @@ fn turn_again(
     let (graph, own) = carry(turn, n, sequences, &state, &written);
     let (test, tests) = test.map(|t| carry(t, n, &[], &state, &written)).unzip();
     let tests = tests.unwrap_or_default();
+    let ids: Vec<NodeId> = graph.outputs.iter().map(|&(_, id)| id).collect();
+    let (set, shown) = (&ids[n..state.len()], [&ids[..n], &ids[state.len()..]].concat());
+    let read_again: Vec<bool> = set.iter().map(|&id| reaches(&graph, &shown, id)).collect();
+    let name = if test.is_some() { "while_loop" } else { "scan" };
     let op = Loop::new(graph, test, Shape { n_sequences: sequences.len(), ..shape });
     let operands = [&state[..], sequences, &own, &tests].concat();
     let mut results = results_of(op, &operands);
-    for (param, value) in written.iter().zip(results.drain(n..state.len())) {
-        param.set(value);
-    }
-    results
+    let values = results.drain(n..state.len()).collect();
+    after_set(name, results, &written, values, |i| read_again[i])
 }
 
 /// A body of (state, slices, what it found) that sets parameters as one of (state, parameters, slices, what else it
@@ -225,7 +228,7 @@ pub(super) struct Loop {
     pub(super) shape: Shape,
     pub(super) n_found: usize,
     packing: Packing,
-    memory: Mutex<Turns>,
+    memory: Spares<Turns>,
 }
 
 /// Memory that stays from run to run, so that a warm one asks for none.
@@ -247,7 +250,7 @@ impl Loop {
             test: test.map(Body::new),
             shape,
             packing: Packing::new(parts),
-            memory: Mutex::default(),
+            memory: Spares::default(),
         }
     }
 
@@ -334,8 +337,8 @@ impl Loop {
         if self.shape.is_reversed { self.shape.n_steps - 1 - t } else { t }
     }
 
-    pub(super) fn memory(&self) -> std::sync::MutexGuard<'_, Turns> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn memory(&self) -> Taken<'_, Turns> {
+        self.memory.take(Turns::default)
     }
 }
 

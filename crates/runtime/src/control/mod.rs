@@ -11,13 +11,15 @@ mod cond;
 mod loop_grad;
 mod loops;
 mod packing;
+mod spares;
 mod text;
 
 use std::sync::Arc;
 
 use thalweg_core::DType;
+use thalweg_graph::{Graph, Kind, NodeId};
 use thalweg_tensor::ops::{Custom, CustomOp, Op};
-use thalweg_tensor::{Meta, Tensor, apply, with_rule};
+use thalweg_tensor::{Meta, Param, Tensor, apply, with_rule, without_derivative};
 
 use crate::look;
 use crate::tree::Tree;
@@ -55,12 +57,64 @@ fn results_of(op: impl Several, operands: &[Tensor]) -> Vec<Tensor> {
         Err(error) => panic!("{error}"),
     };
     // Gradients go from the results to the operands at once, not through the one that they travel in.
-    let parts = op.packing().unpack(&packed.stop_gradient());
+    let parts = op.packing().unpack(&packed.without_history());
     let kept = operands.to_vec();
     with_rule(parts, &inputs, move |dy, wants| {
         let wants: Vec<bool> = (0..kept.len()).map(wants).collect();
         look::again(|| op.pull(&kept, dy, &wants))
     })
+}
+
+/// Why a gradient of a parameter that a body sets is refused; see [`after_set`].
+const READ_AGAIN: &str = "its body sets a parameter and reads it again, so that gradients of it are known inside the body alone; take them \
+     there (`grad`), or use the value that was set instead of reading it";
+
+/// Sets parameters that a body has set to `values`, the nodes `set` of its graph. Results that read one again after it
+/// was set depend on what it is now, which is no operand of the op: eager code has a gradient there, so asking for it is an error.
+#[track_caller]
+fn after_set(
+    op: &'static str,
+    results: Vec<Tensor>,
+    written: &[Param],
+    values: Vec<Tensor>,
+    read_again: impl Fn(usize) -> bool,
+) -> Vec<Tensor> {
+    written.iter().zip(values).for_each(|(param, value)| param.set(value));
+    let again = (0..written.len()).filter(|&i| written[i].is_trainable() && read_again(i));
+    let mut unknown = Vec::new();
+    for now in again.map(|i| written[i].get()) {
+        unknown.extend(without_derivative(op, READ_AGAIN, vec![now.without_history()], &[now]));
+    }
+    if unknown.is_empty() {
+        return results;
+    }
+    let mark = |result: Tensor| {
+        let operands: Vec<&Tensor> = std::iter::once(&result).chain(&unknown).collect();
+        let kinds = metas(&unknown);
+        let rule = move |dy: &[Option<Tensor>], wants: &dyn Fn(usize) -> bool| {
+            let asked =
+                kinds.iter().enumerate().map(|(i, m)| wants(i + 1).then(|| Tensor::zeros(&m.shape, m.dtype)));
+            std::iter::once(dy[0].clone()).chain(asked).collect()
+        };
+        with_rule(vec![result.clone()], &operands, rule).remove(0)
+    };
+    results.into_iter().map(mark).collect()
+}
+
+/// Whether a gradient of these nodes reaches another one.
+fn reaches(graph: &Graph, from: &[NodeId], to: NodeId) -> bool {
+    let mut seen = vec![false; graph.nodes().len()];
+    let mut stack = from.to_vec();
+    while let Some(id) = stack.pop() {
+        if id == to {
+            return true;
+        }
+        let (node, is_new) = (graph.node(id), !std::mem::replace(&mut seen[id.index()], true));
+        if is_new && node.meta.dtype.is_float() && !matches!(node.kind, Kind::Op(Op::StopGradient(_))) {
+            stack.extend(&node.inputs);
+        }
+    }
+    false
 }
 
 fn tensors<T: Tree>(tree: &T) -> Vec<Tensor> {

@@ -111,9 +111,9 @@ impl Tensor {
         if !self.is_tracked() || !self.dtype().is_float() {
             return views(self);
         }
-        let views: Vec<Tensor> = views(&self.stop_gradient());
+        let views: Vec<Tensor> = views(&self.without_history());
         let metas: Vec<Meta> = views.iter().map(|y| y.meta().clone()).collect();
-        let join = move |dy: &[Option<Tensor>], _: &dyn Fn(usize) -> bool| {
+        let join = move |dy: &[Option<Tensor>], _: &dyn Fn(usize) -> bool, _: &_| {
             let zeros = |m: &Meta| Tensor::zeros(&m.shape, m.dtype);
             let dy: Vec<Tensor> =
                 dy.iter().zip(&metas).map(|(g, m)| g.clone().unwrap_or_else(|| zeros(m))).collect();

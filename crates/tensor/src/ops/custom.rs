@@ -63,6 +63,12 @@ pub trait CustomOp: Send + Sync + 'static {
         false
     }
 
+    /// The operand that the result repeats, of an op that is there for its gradients alone: a compiled function, which is
+    /// differentiated before it is compiled, does without it.
+    fn repeats(&self) -> Option<usize> {
+        None
+    }
+
     /// What the op is, for graphs as text: whoever reads it must be able to make the op from it. `None` for an op that is code
     /// and nothing else; a graph with it can be printed but not read back.
     fn text(&self) -> Option<String> {
@@ -124,6 +130,10 @@ impl Custom {
 
     pub(crate) fn has_effect(&self) -> bool {
         self.0.has_effect()
+    }
+
+    pub(crate) fn repeats(&self) -> Option<usize> {
+        self.0.repeats()
     }
 
     pub(crate) fn infer(&self, x: &[&Meta]) -> Result<Meta, OpError> {

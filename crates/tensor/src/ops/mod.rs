@@ -157,6 +157,7 @@ ops! {
     select::Select,
     clamp::Clamp,
     convert::Convert,
+    stop_gradient::StopGradient,
     // shape
     reshape::Reshape,
     permute::Permute,
@@ -275,6 +276,16 @@ impl Op {
     /// Whether computing the result does something besides; see [`CustomOp::has_effect`].
     pub fn has_effect(&self) -> bool {
         matches!(self, Op::Custom(op) if op.has_effect())
+    }
+
+    /// The operand that the result repeats, of an op that does nothing but say how gradients flow: what is not differentiated
+    /// any more does without it.
+    pub fn repeats(&self) -> Option<usize> {
+        match self {
+            Op::StopGradient(_) => Some(0),
+            Op::Custom(op) => op.repeats(),
+            _ => None,
+        }
     }
 
     /// The attributes as text: `(axis:0,keep:true)`, `()` where there are none.

@@ -176,6 +176,10 @@ fn weighted(y: &Tensor, w: &Tensor) -> f64 {
 fn differentiable(sample: &Sample, seed: u64) -> Result<Option<(Vec<Tensor>, Tensor)>, String> {
     let x = operands(sample, seed);
     let y = run(sample, &x)?;
+    // Its gradient is not its derivative.
+    if sample.op.name() == "stop_gradient" {
+        return Ok(None);
+    }
     if y.dtype() != DType::F64 || x.iter().all(|x| !x.dtype().is_float()) {
         return Ok(None);
     }

@@ -2,7 +2,7 @@
 
 use thalweg_core::DType;
 use thalweg_runtime::{cond, scan, while_loop};
-use thalweg_tensor::Tensor;
+use thalweg_tensor::{Tensor, custom_vjp, no_grad};
 
 use super::{Draw, World};
 
@@ -70,6 +70,7 @@ fn turn(draw: &mut Draw, values: &[Tensor], world: &World, depth: usize) -> Tens
     };
     // The branches of a decision have the shape of what they choose between.
     let y = if y.shape() == x.shape() { y } else { y.sin().mean(()).broadcast_to(x.shape()) };
+    let y = if draw.chance(40) { marked(draw, y) } else { y };
     match draw.below(4) {
         0 => y.tanh() * 2.0,
         1 => y.sin(),
@@ -78,13 +79,44 @@ fn turn(draw: &mut Draw, values: &[Tensor], world: &World, depth: usize) -> Tens
     }
 }
 
-/// Sometimes a body reads what the turn before has left in a parameter, and leaves something there itself. Once in a turn: what is
-/// read after it was set inside a body still has its gradient.
+/// Something that stops or replaces a gradient. It reaches what it is given by one way, not more and not less: decisions alone are
+/// compared bit for bit, and what one branch reaches and the other does not has the gradient −0 there.
+fn marked(draw: &mut Draw, x: Tensor) -> Tensor {
+    match draw.below(7) {
+        0 => x.tanh().stop_gradient() * x,
+        1 => no_grad(|| x.sin() + 0.5) * x,
+        2 => no_grad(|| x.exp().reshape(x.numel())).reshape(x.shape()).tanh() + x * 0.3,
+        3 => {
+            let forward = |x: &[Tensor]| vec![x[0].sin()];
+            // Nothing comes of nothing: whether a gradient that is zero reaches a rule is nobody's business.
+            custom_vjp(forward, |x, y, dy| vec![Some(dy[0].clamp(-0.1, 0.1) * &x[0] * &y[0])], &[&x])
+                .remove(0)
+        }
+        4 => {
+            let scale = x.stop_gradient().mean(()) + 1.0;
+            custom_vjp(|x| vec![x[0].tanh()], move |_, _, dy| vec![Some(&dy[0] * &scale)], &[&x]).remove(0)
+        }
+        5 => {
+            let forward = |x: &[Tensor]| vec![&x[0] * 0.5, x[0].tanh()];
+            let backward =
+                |_: &[Tensor], _: &[Tensor], dy: &[Tensor]| vec![Some(dy[0].tanh() + &dy[1] * 0.3)];
+            let y = custom_vjp(forward, backward, &[&x]);
+            &y[0] * 2.0 + &y[1]
+        }
+        _ => {
+            let v = x.requires_grad();
+            v.tanh().sum(()).grad(&[&v]).remove(0) * x
+        }
+    }
+}
+
+/// Sometimes a body reads what the turn before has left in a parameter, leaves something there itself, and reads that too.
 fn noted(world: &World, draw: &Draw, depth: usize, x: &Tensor) -> Tensor {
-    if depth > 0 || !draw.clone().chance(40) {
+    let mut draw = draw.clone();
+    if depth > 0 || !draw.chance(40) {
         return Tensor::scalar(0.0f32);
     }
     let before = world.note.get();
     world.note.set(&before * 0.9 + x.sin().mean(()) * 0.1);
-    before
+    if draw.chance(50) { before + world.note.get() * 0.5 } else { before }
 }
