@@ -72,7 +72,7 @@ fuzz_target!(|bytes: &[u8]| {
     let join = |role| {
         let (name, address) = ("x".into(), "127.0.0.1:1".into());
         let (host, settings) = Default::default();
-        Join { role, nonce: 1, name, address, restored: None, n_shards: 2, host, settings }
+        Join { role, nonce: 1, name, address, restored: None, shard_bytes: vec![8; 2], host, settings }
     };
     let size = Size { n_servers: 1, n_workers: 1, n_shards: Some(2), n_slots: 2, replicas: 1 };
     let mut coordinator = Coordinator::new(size, timing, None, None);

@@ -297,6 +297,8 @@ impl Cluster {
         // From here on it is decided, and a server says so to the coordinator, which knows no tables.
         let n_shards = self.n_shards(tables);
         self.config.size.n_shards = Some(n_shards);
+        let layout = Layout::of(tables, n_shards);
+        self.config.shard_bytes = layout.bytes();
         if self.config.part == Part::Server {
             let served = process::serve(&self.config, self.registry, self.storage, &self.end);
             end_process(&self.config, served);
@@ -307,7 +309,6 @@ impl Cluster {
             failures = vec![coordinator.failure().clone(), server.failure().clone()];
             local = Some((coordinator, server));
         }
-        let layout = Layout::of(tables, n_shards);
         let worker = WorkerProcess::new(&self.config, layout.parts(tables));
         let node = Node::new(worker, self.config.membership(), self.config.security.clone());
         node.share_memory(self.config.shared_memory);

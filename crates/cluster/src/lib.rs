@@ -30,6 +30,7 @@ mod rule;
 pub mod server;
 pub mod session;
 pub mod simulate;
+mod slots;
 mod snapshot;
 pub mod state;
 mod storage;
