@@ -248,6 +248,17 @@ impl Cluster {
         self
     }
 
+    /// All parameters in one part, for what has to see all of them; refused when another number was asked for.
+    pub(crate) fn in_one_shard(mut self, what: &'static str) -> Result<Self, ClusterError> {
+        if self.config.size.n_shards.is_some_and(|n| n > 1) {
+            let instead = "it needs all of them in one shard; set THALWEG_SHARDS (--shards) to 1 or not at all, clip by \
+                           value, or train without rounds (ssp:STALENESS, async, local:STEPS), where each step is one worker's";
+            return Err(ClusterError::Unsupported { what, instead });
+        }
+        self.config.size.n_shards = Some(1);
+        Ok(self)
+    }
+
     /// Into how many parts a batch is divided.
     pub fn n_slots(&self) -> usize {
         self.config.size.n_slots

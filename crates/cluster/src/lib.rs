@@ -51,7 +51,7 @@ pub use mechanisms::Mechanisms;
 pub use objects::{place, place_with};
 pub use optimise::{Moved, Rates, by_optimizer};
 pub use report::{Progress, Report, Standing};
-pub use rule::{Function, Registry, Rule, UpdateRule};
+pub use rule::{Function, Jointly, Registry, Rule, UpdateRule};
 pub use storage::Storage;
 pub use sync::Sync;
 pub use training::{OnCluster, Trained, Training};

@@ -178,24 +178,32 @@ fn a_program_without_a_net_refuses_steps_of_a_workers_own() {
 }
 
 #[test]
-fn each_slot_bounds_the_norm_of_its_gradient() {
-    let clipped = || Trainer::new(net(), Sgd::new(1.0).clip_norm(1e-3), loss);
-    let mut plain = clipped();
-    plain.fit(data().batches(50), Steps(1)).unwrap();
-    let moved = |net: &Sequential| {
-        let before = crate::net();
-        let squares = net
-            .params()
-            .into_iter()
-            .zip(before.params())
-            .map(|(a, b)| (a.param.get() - b.param.get()).square().sum(()).item::<f32>());
-        squares.sum::<f32>().sqrt()
+fn clipping_by_the_norm_does_what_it_does_in_one_process() {
+    let trainer = |max| Trainer::new(net(), Sgd::new(0.5).momentum(0.5).clip_norm(max), loss);
+    let weights = |net: &Sequential| -> Vec<f32> {
+        net.params().iter().flat_map(|named| named.param.get().to_vec::<f32>()).collect()
     };
-    assert!((moved(plain.net()) - 1e-3).abs() < 1e-5);
-    let of = |slots| moved(&clipped().on(alone(slots)).fit(data().batches(50), Steps(1)).unwrap().net);
-    assert!((of(1) - 1e-3).abs() < 1e-5, "one slot has the whole gradient: {}", of(1));
-    // Four parts point in different directions, so their mean is shorter than the longest of them.
-    assert!((2e-4..1e-3).contains(&of(4)), "{}", of(4));
+    let plain = |max| {
+        let mut trainer = trainer(max);
+        trainer.fit(data().batches(16), Epochs(2)).unwrap();
+        weights(trainer.net())
+    };
+    let far = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let (want, free) = (plain(0.1), plain(1e9));
+    assert!(far(&want, &free) > 0.05, "there is something to clip");
+    // Parts of four slots point in different directions: the mean of clipped parts is shorter than the clipped mean.
+    for (slots, sync) in
+        [(1, Sync::Bsp), (4, Sync::Bsp), (1, Sync::Ssp(2)), (1, Sync::Async), (1, Sync::Local(2))]
+    {
+        let trained = trainer(0.1).on(alone(slots)).sync(sync).fit(data().batches(16), Epochs(2)).unwrap();
+        let far = far(&weights(&trained.net), &want);
+        assert!(far < 1e-5, "{slots} slots, {sync}: {far}");
+    }
+    let divided = trainer(0.1).on(alone(4).with_shards(2)).fit(data().batches(16), Epochs(1));
+    let refused = divided.err().unwrap().to_string();
+    assert!(refused.contains("norm of all") && refused.contains("THALWEG_SHARDS"), "{refused}");
+    let steps_of_its_own = trainer(0.1).on(alone(4).with_shards(2)).sync(Sync::Async);
+    assert!(steps_of_its_own.fit(data().batches(16), Epochs(1)).is_ok());
 }
 
 #[test]
