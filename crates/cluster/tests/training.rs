@@ -110,6 +110,62 @@ fn buffers_and_noise_do_not_depend_on_who_computes() {
 }
 
 #[test]
+fn a_checkpoint_loads_on_any_number_of_slots_and_shards() {
+    let net = || {
+        let mut rng = Rng::seed(1);
+        Sequential::new()
+            .then(Linear::new(4, 8, &mut rng))
+            .then(BatchNorm::new(8))
+            .then(Linear::new(8, 1, &mut rng))
+    };
+    let place = folder("any-size");
+    let fit = |[slots, shards]: [usize; 2], length| {
+        let batches = data().batches(16).last(Last::Drop);
+        let cluster = alone(slots).with_shards(shards);
+        let trainer = Trainer::new(net(), Adam::new(0.01), loss).on(cluster);
+        trainer.checkpoint_every(Steps(4), &place).resume(true).fit(batches, Steps(length)).unwrap()
+    };
+    let state = |net: &Sequential| -> Vec<Vec<u32>> {
+        let all = net.params().into_iter().chain(net.buffers());
+        all.map(|n| n.param.get().to_vec::<f32>().iter().map(|v| v.to_bits()).collect()).collect()
+    };
+    let mut length = 8;
+    let mut before = state(&fit([2, 1], length).net);
+    for sizes in [[1, 3], [4, 2], [3, 5], [2, 1]] {
+        // Nothing is left to do: weights and running statistics are what was saved, bit by bit.
+        let loaded = fit(sizes, length);
+        assert_eq!(state(&loaded.net), before, "{sizes:?} loads");
+        length += 4;
+        let moved = fit(sizes, length);
+        assert_eq!((moved.fitted.steps, state(&moved.net) == before), (length, false), "{sizes:?} goes on");
+        let optimizer = &load_latest(place.join("checkpoints")).unwrap().unwrap().parts["optimizer"];
+        assert_eq!(optimizer["step"].item::<f64>(), length as f64, "{sizes:?}");
+        before = state(&moved.net);
+    }
+    std::fs::remove_dir_all(place).unwrap();
+}
+
+#[test]
+fn a_run_that_goes_on_with_other_slots_and_shards_comes_to_the_same_weights() {
+    let run = |name: &str, halves: [[usize; 2]; 2]| {
+        let place = folder(name);
+        let fit = |[slots, shards]: [usize; 2], length| {
+            let trainer = Trainer::new(net(), Adam::new(0.01), loss).on(alone(slots).with_shards(shards));
+            trainer.checkpoint_every(Steps(4), &place).resume(true).fit(data().batches(16), Steps(length))
+        };
+        fit(halves[0], 8).unwrap();
+        let trained = fit(halves[1], 20).unwrap();
+        std::fs::remove_dir_all(place).unwrap();
+        trained.net.forward(&Tensor::from([[0.5f32, -1.0, 0.25, 2.0]])).item::<f32>()
+    };
+    let want = run("same", [[1, 1], [1, 1]]);
+    for (i, halves) in [[[1, 1], [4, 3]], [[4, 3], [1, 1]], [[2, 2], [3, 4]]].into_iter().enumerate() {
+        let got = run(&format!("other-{i}"), halves);
+        assert!((got - want).abs() < 1e-4, "{halves:?}: {got} instead of {want}");
+    }
+}
+
+#[test]
 fn all_consistencies_learn() {
     let own = [Sync::Local(4), elastic(0.1, 1), elastic(0.2, 4)];
     for sync in [Sync::Bsp, Sync::Ssp(3), Sync::Async, Sync::Backup(1)].into_iter().chain(own) {
