@@ -26,16 +26,16 @@ const LIMITS: Limits = Limits { text: 1 << 12, arrays: 8, data: 1 << 10 };
 fn frame(arrays: u8, text: &[u8]) -> Vec<u8> {
     let n = u32::from(arrays);
     let mut frame = b"THWG".to_vec();
-    for word in [4, n, text.len() as u32] {
+    for word in [5, n, text.len() as u32] {
         frame.extend(word.to_le_bytes());
     }
     frame.extend(u64::from(8 * n).to_le_bytes());
-    frame.extend([0; 8]);
+    frame.extend([0; 12]);
     (0..n).for_each(|_| frame.extend(2u64.to_le_bytes()));
     frame.extend(text);
     if n > 0 {
         frame.extend(b"CHNK");
-        for word in [0, 8 * n, 0] {
+        for word in [0, 8 * n, 0, 0, 0] {
             frame.extend(word.to_le_bytes());
         }
         frame.extend(vec![0; 8 * n as usize]);
@@ -72,7 +72,7 @@ fuzz_target!(|bytes: &[u8]| {
     let join = |role| {
         let (name, address) = ("x".into(), "127.0.0.1:1".into());
         let (host, settings) = Default::default();
-        Join { role, nonce: 1, name, address, restored: None, n_shards: 2, host, settings }
+        Join { role, nonce: 1, name, address, restored: None, shard_bytes: vec![8; 2], host, settings }
     };
     let size = Size { n_servers: 1, n_workers: 1, n_shards: Some(2), n_slots: 2, replicas: 1 };
     let mut coordinator = Coordinator::new(size, timing, None, None);

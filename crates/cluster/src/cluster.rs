@@ -248,6 +248,17 @@ impl Cluster {
         self
     }
 
+    /// All parameters in one part, for what has to see all of them; refused when another number was asked for.
+    pub(crate) fn in_one_shard(mut self, what: &'static str) -> Result<Self, ClusterError> {
+        if self.config.size.n_shards.is_some_and(|n| n > 1) {
+            let instead = "it needs all of them in one shard; set THALWEG_SHARDS (--shards) to 1 or not at all, clip by \
+                           value, or train without rounds (ssp:STALENESS, async, local:STEPS), where each step is one worker's";
+            return Err(ClusterError::Unsupported { what, instead });
+        }
+        self.config.size.n_shards = Some(1);
+        Ok(self)
+    }
+
     /// Into how many parts a batch is divided.
     pub fn n_slots(&self) -> usize {
         self.config.size.n_slots
@@ -297,6 +308,8 @@ impl Cluster {
         // From here on it is decided, and a server says so to the coordinator, which knows no tables.
         let n_shards = self.n_shards(tables);
         self.config.size.n_shards = Some(n_shards);
+        let layout = Layout::of(tables, n_shards);
+        self.config.shard_bytes = layout.bytes();
         if self.config.part == Part::Server {
             let served = process::serve(&self.config, self.registry, self.storage, &self.end);
             end_process(&self.config, served);
@@ -307,7 +320,6 @@ impl Cluster {
             failures = vec![coordinator.failure().clone(), server.failure().clone()];
             local = Some((coordinator, server));
         }
-        let layout = Layout::of(tables, n_shards);
         let worker = WorkerProcess::new(&self.config, layout.parts(tables));
         let node = Node::new(worker, self.config.membership(), self.config.security.clone());
         node.share_memory(self.config.shared_memory);

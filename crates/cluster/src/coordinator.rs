@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::ids::{Clock, Epoch, Peer, RunId, ServerId, SessionId, Slot};
 use crate::message::{FromMember, Heartbeat, Join, Role, Settings, Time, ToMember, Wish};
-use crate::placement;
 use crate::view::{Chain, Member, Timing, View};
+use crate::{placement, slots};
 
 /// Something that the coordinator says, and to whom.
 pub type Said = (Peer, ToMember);
@@ -186,7 +186,7 @@ impl Coordinator {
         let id = self.durable.next_id;
         self.durable.next_id += 1;
         self.first_join.get_or_insert(now);
-        let Join { role, nonce, name, address, restored, n_shards, host, settings: _ } = join;
+        let Join { role, nonce, name, address, restored, shard_bytes, host, settings: _ } = join;
         let you = match role {
             Role::Server => Peer::Server(ServerId(id)),
             Role::Worker => Peer::Worker(SessionId(id)),
@@ -204,7 +204,9 @@ impl Coordinator {
             let member = Member { name, address, nonce, leaving: false, confirmed: false, host };
             if view.shards.is_empty() && role == Role::Server {
                 view.restored = view.restored.max(restored);
-                view.n_shards = view.n_shards.max(n_shards);
+                if shard_bytes.len() > view.shard_bytes.len() {
+                    view.shard_bytes = shard_bytes;
+                }
             }
             match role {
                 Role::Server => drop(view.servers.insert(ServerId(id), member)),
@@ -294,14 +296,15 @@ impl Coordinator {
         let servers: Vec<_> =
             view.servers.iter().filter(|(_, m)| m.confirmed && !m.leaving).map(|(id, _)| *id).collect();
         if view.shards.is_empty() && enough(servers.len(), self.size.n_servers) {
-            let n_shards = self.size.n_shards.unwrap_or(view.n_shards as usize).max(1);
-            view.shards = placement::first_chains(&servers, n_shards, self.size.replicas);
+            let n_shards = self.size.n_shards.unwrap_or(view.shard_bytes.len()).max(1);
+            let weights = placement::weights(&view.shard_bytes, n_shards);
+            view.shards = placement::first_chains(&servers, &weights, self.size.replicas);
         }
         placement::improve(&mut view, self.size.replicas);
         self.durable.begun |= enough(view.workers.len(), self.size.n_workers);
         if self.durable.begun {
             let workers: Vec<_> = view.workers.keys().copied().collect();
-            placement::assign_slots(&mut view.slots, &workers);
+            slots::assign(&mut view.slots, &workers);
         }
         if view == *old {
             return;
@@ -392,7 +395,8 @@ mod tests {
             let role = if name.starts_with('s') { Role::Server } else { Role::Worker };
             let (nonce, name) = (self.1, name.to_owned());
             let (address, host, settings) = (String::new(), String::new(), Settings::new());
-            let join = Join { role, nonce, name, address, restored: None, n_shards: 2, host, settings };
+            let join =
+                Join { role, nonce, name, address, restored: None, shard_bytes: vec![8; 2], host, settings };
             let told = self.0.handle(Peer::Newcomer(nonce), FromMember::Join(join), now);
             let you = |(_, told): &Said| match told {
                 ToMember::Welcome { you, .. } => Some(*you),

@@ -124,6 +124,14 @@ impl Layout {
         layout
     }
 
+    /// The bytes of each shard's dense values. Rows are left out: nobody knows how many there will be, and by their hash
+    /// every shard gets as many.
+    pub fn bytes(&self) -> Vec<u64> {
+        let mut values: Vec<usize> = self.cuts.windows(2).map(|w| w[1] - w[0]).collect();
+        self.whole.values().for_each(|(shard, len)| values[shard.0 as usize] += len);
+        values.into_iter().map(|n| 4 * n as u64).collect()
+    }
+
     /// How many shards there are.
     pub fn n_shards(&self) -> usize {
         self.cuts.len() - 1
@@ -197,6 +205,7 @@ mod tests {
         let layout = Layout::of(&tables, 2);
         let load = |shard| (0..5).map(|t| layout.range(TableId(t), ShardId(shard)).len()).sum::<usize>();
         assert_eq!((load(0), load(1)), (60, 60));
+        assert_eq!(layout.bytes(), [240, 240]);
         for (i, n) in [50, 10, 30, 20, 10].into_iter().enumerate() {
             let parts: Vec<usize> =
                 (0..2).map(|s| layout.range(TableId(i as u32), ShardId(s)).len()).collect();

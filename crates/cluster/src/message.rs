@@ -240,8 +240,8 @@ pub struct Join {
     pub address: String,
     /// The clock of the newest checkpoint that it sees, if the run is to go on from one.
     pub restored: Option<Clock>,
-    /// Into how many shards it would divide the parameters, for servers: they know the program.
-    pub n_shards: u32,
+    /// The shards into which it would divide the parameters, each by its bytes, for servers: they know the program.
+    pub shard_bytes: Vec<u64>,
     /// The host that it runs on, for people to look at.
     pub host: String,
     /// What decides the mathematics, in words by name; the same for all processes of a run.

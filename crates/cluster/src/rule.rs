@@ -9,6 +9,8 @@ use thalweg_kernels::threads::parallel;
 use thalweg_runtime::{RunError, jit};
 use thalweg_tensor::Tensor;
 
+use crate::state::Update;
+
 /// Turns values, gradient and state into new values, element by element or as a whole. For an optimiser of
 /// the library or of one's own see [`by_optimizer`](crate::by_optimizer).
 ///
@@ -49,7 +51,11 @@ impl<T: UpdateRule + ?Sized> UpdateRule for Arc<T> {
 pub struct Registry {
     rules: BTreeMap<String, Arc<dyn UpdateRule>>,
     functions: BTreeMap<String, Arc<Function>>,
+    jointly: Option<Arc<Jointly>>,
 }
+
+/// What is made of the sum of a round before the rules of its tables see their parts.
+pub type Jointly = dyn Fn(&Update) -> Update + Send + std::marker::Sync;
 
 /// What `compute` runs on a server: the values of a table that lie in this shard, their shape (values, or rows and values
 /// per row), and the caller's arguments.
@@ -111,6 +117,25 @@ impl Registry {
     ) -> Self {
         self.functions.insert(name.into(), Arc::new(f));
         self
+    }
+
+    /// Makes something known that is done to the sum of a round before the rules of its tables see their parts, for what depends
+    /// on all gradients at once, such as their norm. It sees what lies in one shard, and like a rule it must be a function of
+    /// its argument alone.
+    ///
+    /// ```
+    /// use thalweg_cluster::Registry;
+    /// let registry = Registry::default().jointly(|sum| sum.clone());
+    /// # drop(registry);
+    /// ```
+    pub fn jointly(mut self, f: impl Fn(&Update) -> Update + Send + std::marker::Sync + 'static) -> Self {
+        self.jointly = Some(Arc::new(f));
+        self
+    }
+
+    /// The sum of a round as the rules are to see it.
+    pub(crate) fn seen_jointly(&self, sum: &Arc<Update>) -> Arc<Update> {
+        self.jointly.as_ref().map_or_else(|| sum.clone(), |jointly| Arc::new(jointly(sum)))
     }
 
     pub(crate) fn find_function(&self, name: &str) -> Option<&Arc<Function>> {

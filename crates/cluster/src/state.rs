@@ -289,7 +289,7 @@ impl State {
                 Vec::new()
             }
             Record::Round { clock, slots, sum } => {
-                update(&mut self.tables, *clock, sum, true);
+                update(&mut self.tables, *clock, &self.plan.registry.seen_jointly(sum), true);
                 self.version = clock + 1;
                 self.marks.fill(self.version);
                 for slot in slots {
@@ -401,6 +401,26 @@ mod tests {
         state.apply(&Record::Round { clock: 0, slots: vec![Slot(0), Slot(2)], sum: add(1.0) });
         assert_eq!(state.settled(Slot(2), 0), Ok(Some(Pushed::Duplicate)));
         assert_eq!(state.settled(Slot(1), 0), Ok(Some(Pushed::Stale)));
+    }
+
+    #[test]
+    fn what_is_done_to_a_whole_round_is_done_to_its_sum_and_to_no_single_push() {
+        let halved = |sum: &Update| -> Update {
+            let half = |delta: &Delta| match delta {
+                Delta::Dense(values) => Delta::Dense(Arc::new(values.iter().map(|v| v / 2.0).collect())),
+                other => other.clone(),
+            };
+            sum.iter().map(|(id, delta)| (*id, half(delta))).collect()
+        };
+        for (sync, want) in [(Sync::Bsp, 5.0), (Sync::Async, 10.0)] {
+            let plan = Plan { registry: Registry::default().jointly(halved), ..Plan::new(sync, 1) };
+            let mut state = State { plan: Arc::new(plan), ..shard(sync, 1) };
+            state.apply(&match sync {
+                Sync::Bsp => Record::Round { clock: 0, slots: vec![Slot(0)], sum: add(10.0) },
+                _ => Record::Push { slot: Slot(0), clock: 0, update: add(10.0) },
+            });
+            assert_eq!(state.read(1, &wants()).unwrap()[&T][..], [want], "{sync}");
+        }
     }
 
     #[test]

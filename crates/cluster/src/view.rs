@@ -28,8 +28,8 @@ pub struct View {
     pub slots: Vec<Option<SessionId>>,
     /// The clock of the snapshot that the first servers start from.
     pub restored: Option<Clock>,
-    /// Into how many shards the servers want the parameters to be divided, before they are.
-    pub n_shards: u32,
+    /// The shards into which the servers want the parameters to be divided, each by its bytes.
+    pub shard_bytes: Vec<u64>,
     /// The name of the worker that tells the result, once one has it.
     pub keeper: Option<String>,
 }

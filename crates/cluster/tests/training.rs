@@ -110,6 +110,62 @@ fn buffers_and_noise_do_not_depend_on_who_computes() {
 }
 
 #[test]
+fn a_checkpoint_loads_on_any_number_of_slots_and_shards() {
+    let net = || {
+        let mut rng = Rng::seed(1);
+        Sequential::new()
+            .then(Linear::new(4, 8, &mut rng))
+            .then(BatchNorm::new(8))
+            .then(Linear::new(8, 1, &mut rng))
+    };
+    let place = folder("any-size");
+    let fit = |[slots, shards]: [usize; 2], length| {
+        let batches = data().batches(16).last(Last::Drop);
+        let cluster = alone(slots).with_shards(shards);
+        let trainer = Trainer::new(net(), Adam::new(0.01), loss).on(cluster);
+        trainer.checkpoint_every(Steps(4), &place).resume(true).fit(batches, Steps(length)).unwrap()
+    };
+    let state = |net: &Sequential| -> Vec<Vec<u32>> {
+        let all = net.params().into_iter().chain(net.buffers());
+        all.map(|n| n.param.get().to_vec::<f32>().iter().map(|v| v.to_bits()).collect()).collect()
+    };
+    let mut length = 8;
+    let mut before = state(&fit([2, 1], length).net);
+    for sizes in [[1, 3], [4, 2], [3, 5], [2, 1]] {
+        // Nothing is left to do: weights and running statistics are what was saved, bit by bit.
+        let loaded = fit(sizes, length);
+        assert_eq!(state(&loaded.net), before, "{sizes:?} loads");
+        length += 4;
+        let moved = fit(sizes, length);
+        assert_eq!((moved.fitted.steps, state(&moved.net) == before), (length, false), "{sizes:?} goes on");
+        let optimizer = &load_latest(place.join("checkpoints")).unwrap().unwrap().parts["optimizer"];
+        assert_eq!(optimizer["step"].item::<f64>(), length as f64, "{sizes:?}");
+        before = state(&moved.net);
+    }
+    std::fs::remove_dir_all(place).unwrap();
+}
+
+#[test]
+fn a_run_that_goes_on_with_other_slots_and_shards_comes_to_the_same_weights() {
+    let run = |name: &str, halves: [[usize; 2]; 2]| {
+        let place = folder(name);
+        let fit = |[slots, shards]: [usize; 2], length| {
+            let trainer = Trainer::new(net(), Adam::new(0.01), loss).on(alone(slots).with_shards(shards));
+            trainer.checkpoint_every(Steps(4), &place).resume(true).fit(data().batches(16), Steps(length))
+        };
+        fit(halves[0], 8).unwrap();
+        let trained = fit(halves[1], 20).unwrap();
+        std::fs::remove_dir_all(place).unwrap();
+        trained.net.forward(&Tensor::from([[0.5f32, -1.0, 0.25, 2.0]])).item::<f32>()
+    };
+    let want = run("same", [[1, 1], [1, 1]]);
+    for (i, halves) in [[[1, 1], [4, 3]], [[4, 3], [1, 1]], [[2, 2], [3, 4]]].into_iter().enumerate() {
+        let got = run(&format!("other-{i}"), halves);
+        assert!((got - want).abs() < 1e-4, "{halves:?}: {got} instead of {want}");
+    }
+}
+
+#[test]
 fn all_consistencies_learn() {
     let own = [Sync::Local(4), elastic(0.1, 1), elastic(0.2, 4)];
     for sync in [Sync::Bsp, Sync::Ssp(3), Sync::Async, Sync::Backup(1)].into_iter().chain(own) {
@@ -178,24 +234,32 @@ fn a_program_without_a_net_refuses_steps_of_a_workers_own() {
 }
 
 #[test]
-fn each_slot_bounds_the_norm_of_its_gradient() {
-    let clipped = || Trainer::new(net(), Sgd::new(1.0).clip_norm(1e-3), loss);
-    let mut plain = clipped();
-    plain.fit(data().batches(50), Steps(1)).unwrap();
-    let moved = |net: &Sequential| {
-        let before = crate::net();
-        let squares = net
-            .params()
-            .into_iter()
-            .zip(before.params())
-            .map(|(a, b)| (a.param.get() - b.param.get()).square().sum(()).item::<f32>());
-        squares.sum::<f32>().sqrt()
+fn clipping_by_the_norm_does_what_it_does_in_one_process() {
+    let trainer = |max| Trainer::new(net(), Sgd::new(0.5).momentum(0.5).clip_norm(max), loss);
+    let weights = |net: &Sequential| -> Vec<f32> {
+        net.params().iter().flat_map(|named| named.param.get().to_vec::<f32>()).collect()
     };
-    assert!((moved(plain.net()) - 1e-3).abs() < 1e-5);
-    let of = |slots| moved(&clipped().on(alone(slots)).fit(data().batches(50), Steps(1)).unwrap().net);
-    assert!((of(1) - 1e-3).abs() < 1e-5, "one slot has the whole gradient: {}", of(1));
-    // Four parts point in different directions, so their mean is shorter than the longest of them.
-    assert!((2e-4..1e-3).contains(&of(4)), "{}", of(4));
+    let plain = |max| {
+        let mut trainer = trainer(max);
+        trainer.fit(data().batches(16), Epochs(2)).unwrap();
+        weights(trainer.net())
+    };
+    let far = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let (want, free) = (plain(0.1), plain(1e9));
+    assert!(far(&want, &free) > 0.05, "there is something to clip");
+    // Parts of four slots point in different directions: the mean of clipped parts is shorter than the clipped mean.
+    for (slots, sync) in
+        [(1, Sync::Bsp), (4, Sync::Bsp), (1, Sync::Ssp(2)), (1, Sync::Async), (1, Sync::Local(2))]
+    {
+        let trained = trainer(0.1).on(alone(slots)).sync(sync).fit(data().batches(16), Epochs(2)).unwrap();
+        let far = far(&weights(&trained.net), &want);
+        assert!(far < 1e-5, "{slots} slots, {sync}: {far}");
+    }
+    let divided = trainer(0.1).on(alone(4).with_shards(2)).fit(data().batches(16), Epochs(1));
+    let refused = divided.err().unwrap().to_string();
+    assert!(refused.contains("norm of all") && refused.contains("THALWEG_SHARDS"), "{refused}");
+    let steps_of_its_own = trainer(0.1).on(alone(4).with_shards(2)).sync(Sync::Async);
+    assert!(steps_of_its_own.fit(data().batches(16), Epochs(1)).is_ok());
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub fn from_member(from: Peer, message: &FromMember) -> Option<proto::FromMember
             name: join.name.clone(),
             address: join.address.clone(),
             restored: join.restored,
-            n_shards: join.n_shards,
+            shard_bytes: join.shard_bytes.clone(),
             host: join.host.clone(),
             settings: join.settings.clone(),
         }),
@@ -91,9 +91,9 @@ pub fn read_from_member(message: proto::FromMember) -> Result<(Peer, FromMember)
     use proto::from_member::What;
     match there(message.what, "what a member says")? {
         What::Join(join) => {
-            let proto::Join { role, nonce, name, address, restored, n_shards, host, settings } = join;
+            let proto::Join { role, nonce, name, address, restored, shard_bytes, host, settings } = join;
             let role = read_role(role)?;
-            let join = Join { role, nonce, name, address, restored, n_shards, host, settings };
+            let join = Join { role, nonce, name, address, restored, shard_bytes, host, settings };
             Ok((Peer::Newcomer(nonce), FromMember::Join(join)))
         }
         What::Heartbeat(h) => {
@@ -219,7 +219,7 @@ fn view(view: &View) -> proto::View {
         shards: view.shards.iter().map(chain).collect(),
         slots: view.slots.iter().map(|owner| owner.map_or(0, |id| id.0)).collect(),
         restored: view.restored,
-        n_shards: view.n_shards,
+        shard_bytes: view.shard_bytes.clone(),
         keeper: view.keeper.clone(),
     }
 }
@@ -249,7 +249,7 @@ fn read_view(view: proto::View) -> View {
         shards: view.shards.into_iter().map(chain).collect(),
         slots: view.slots.into_iter().map(|n| (n > 0).then_some(SessionId(n))).collect(),
         restored: view.restored,
-        n_shards: view.n_shards,
+        shard_bytes: view.shard_bytes,
         keeper: view.keeper,
     }
 }
@@ -351,7 +351,7 @@ mod tests {
             name: "server-0".into(),
             address: "127.0.0.1:1".into(),
             restored: Some(0),
-            n_shards: 4,
+            shard_bytes: vec![4, 0, u64::MAX],
             host: "b3".into(),
             settings: [("sync".to_owned(), "bsp".to_owned())].into(),
         };
@@ -397,7 +397,7 @@ mod tests {
             shards: vec![chain, Chain { lost: true, ..Chain::default() }],
             slots: vec![Some(SessionId(3)), None],
             restored: Some(30),
-            n_shards: 2,
+            shard_bytes: vec![2, 3],
             keeper: Some("w".into()),
         };
         for said in [

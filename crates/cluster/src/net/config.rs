@@ -116,6 +116,8 @@ pub struct Config {
     pub codec: Codec,
     /// What decides the mathematics, in words by name; the program adds to it.
     pub settings: Settings,
+    /// The bytes of each shard, once the program has said what its tables are.
+    pub shard_bytes: Vec<u64>,
     /// The coordinator's file.
     pub state: Option<PathBuf>,
     /// Where checkpoints lie, if not in the folder of the run.
@@ -195,6 +197,7 @@ impl Config {
             sync: get("THALWEG_SYNC").map_or(Ok(Sync::Bsp), |s| s.parse())?,
             codec: get("THALWEG_CODEC").map_or(Ok(Codec::F32), |s| s.parse())?,
             settings: Settings::new(),
+            shard_bytes: Vec::new(),
             state: get("THALWEG_STATE").map(PathBuf::from),
             checkpoints: get("THALWEG_CHECKPOINTS"),
             timing,

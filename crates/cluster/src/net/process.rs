@@ -527,9 +527,9 @@ fn host() -> String {
 }
 
 fn join(role: Role, config: &Config, address: &str, restored: Option<Clock>) -> Join {
-    let (nonce, n_shards) = (u64::from_le_bytes(random()), config.size.n_shards.unwrap_or(0) as u32);
+    let (nonce, shard_bytes) = (u64::from_le_bytes(random()), config.shard_bytes.clone());
     let (name, address, host) = (config.name.clone(), address.to_owned(), host());
-    Join { role, nonce, name, address, restored, n_shards, host, settings: config.settings.clone() }
+    Join { role, nonce, name, address, restored, shard_bytes, host, settings: config.settings.clone() }
 }
 
 /// Runs the coordinator until the process is asked to end; where it is elected, whenever it is chosen.

@@ -63,7 +63,7 @@ impl Learned {
     }
 
     /// Values per row.
-    fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         match self {
             Self::Statistics { width, .. } => *width,
             Self::Table { rows, spec, .. } => match spec {
@@ -81,6 +81,22 @@ impl Learned {
                 TableSpec::Rows { width, init: Init::Zero, rule: Rule::Named((*name).into()) }
             }
         }
+    }
+
+    /// A row of a checkpoint, of which so many values are the table's own, for so many slots. When another number of slots
+    /// left it, what they said is forgotten: they spoke of other samples than the slots of now, which begin from the values
+    /// as a new run does from its first ones. In rounds all of them speak before anything is made of it.
+    pub(super) fn adapted(&self, row: &[f32], own: Option<usize>, n_slots: usize) -> Vec<f32> {
+        let mut row = row.to_vec();
+        if let Self::Statistics { width, sums, .. } = self
+            && own == Some(*width)
+            && row.len() >= *width
+            && row.len() != width + n_slots * (1 + sums)
+        {
+            row.truncate(*width);
+            row.resize(width + n_slots * (1 + sums), 0.0);
+        }
+        row
     }
 
     /// Makes its rule known.

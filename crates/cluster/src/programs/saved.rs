@@ -1,8 +1,9 @@
 //! Shards of any tables in files.
 //!
 //! Of a dense table a shard writes `NAME/SHARD/values` and `NAME/SHARD/state`, where it begins as the single number
-//! `NAME/SHARD/start`; of rows `NAME/SHARD/keys` and `NAME/SHARD/values` (rows, values and state). Any number of shards
-//! can be read into any other.
+//! `NAME/SHARD/start`; of rows `NAME/SHARD/keys`, `NAME/SHARD/values` (rows, values and state) and how many of a row's values
+//! do not depend on the number of slots, `NAME/SHARD/own`. Any number of shards can be read into any other, and what
+//! any number of slots wrote by any other.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use thalweg_tensor::Tensor;
 use thalweg_train::{Loaded, Place, Run, ShardParts, TrainError, load_latest, load_step, save_shard};
 
+use super::learned::Learned;
 use crate::cluster::Cluster;
 use crate::error::ClusterError;
 use crate::ids::{Clock, ShardId, TableId};
@@ -21,24 +23,26 @@ use crate::storage::{Read, Storage};
 use crate::table::{Contents, PartSpec, Table, Values};
 
 const PART: &str = "tables";
+/// The table behind those that are learned.
+const LOSS: &str = "loss";
 
 /// Where the shards of a run lie.
 pub(super) fn storage(
     (folder, checkpoints): (&Path, &Place),
     every: Clock,
     resume: bool,
-    names: &[&str],
+    learned: &[Learned],
     specs: &[TableSpec],
     cluster: &Cluster,
 ) -> Result<Storage, ClusterError> {
     let there = cluster.checkpoints_elsewhere() || Run::exists(folder);
     let loaded = if resume && there { load_latest(checkpoints)? } else { None };
     let layout = Layout::of(specs, cluster.n_shards(specs));
-    let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+    let (learned, n_slots) = (learned.to_vec(), cluster.n_slots());
     let (folder, specs, registry) = (folder.to_owned(), specs.to_vec(), cluster.registry().clone());
     let tables = {
-        let (names, layout) = (names.clone(), layout.clone());
-        move |loaded: &Loaded| restore(loaded, &folder, &names, &specs, &layout, &registry)
+        let (learned, layout) = (learned.clone(), layout.clone());
+        move |loaded: &Loaded| restore(loaded, &folder, (&learned, n_slots), &specs, &layout, &registry)
     };
     let first = loaded.as_ref().map(|l| Ok::<_, TrainError>((l.step, tables(l)?))).transpose()?;
     let (checkpoints, place) = (checkpoints.clone(), checkpoints.clone());
@@ -53,8 +57,8 @@ pub(super) fn storage(
         }),
         save: Arc::new(move |shard, snapshot| {
             let tensors = snapshot.tables.iter().flat_map(|(id, table)| {
-                let start = layout.range(*id, shard).start;
-                tensors(&names[id.0 as usize], shard, start, &table.stored())
+                let (start, table_of) = (layout.range(*id, shard).start, learned.get(id.0 as usize));
+                tensors(table_of, shard, start, &table.stored())
             });
             let parts = ShardParts::from([(PART.to_owned(), tensors.collect())]);
             save_shard(&checkpoints, snapshot.clock, shard.0, parts).map_err(|e| e.to_string())
@@ -66,15 +70,19 @@ pub(super) fn storage(
 fn restore(
     loaded: &Loaded,
     folder: &Path,
-    names: &[String],
+    (learned, n_slots): (&[Learned], usize),
     specs: &[TableSpec],
     layout: &Layout,
     registry: &Registry,
 ) -> Result<Vec<Tables>, TrainError> {
     let table = |shard: ShardId, id: TableId, spec: PartSpec| {
-        let name = &names[id.0 as usize];
+        let own = learned.get(id.0 as usize);
+        let name = own.map_or(LOSS, Learned::name);
         let contents = match &specs[id.0 as usize] {
-            TableSpec::Rows { .. } => rows(loaded, name, |row| layout.shard_of_row(row) == shard),
+            TableSpec::Rows { .. } => own.and_then(|own| {
+                let adapted = |row: &[f32], width| own.adapted(row, width, n_slots);
+                rows(loaded, name, adapted, |row| layout.shard_of_row(row) == shard)
+            }),
             TableSpec::Dense { values, .. } | TableSpec::Whole { values, .. } => {
                 dense(loaded, name, values.len()).map(|whole| whole.cut(layout.range(id, shard)))
             }
@@ -83,7 +91,7 @@ fn restore(
         table.map(|table| (id, table)).ok_or_else(|| TrainError::Checkpoint {
             path: folder.to_owned(),
             step: loaded.step,
-            reason: format!("it has no {name:?} that fits; go on with the same data, settings and slots"),
+            reason: format!("it has no {name:?} that fits; go on with the same data and settings"),
         })
     };
     let shard = |(shard, parts): (ShardId, Arc<Parts>)| {
@@ -92,7 +100,13 @@ fn restore(
     (0..).map(ShardId).zip(layout.parts(specs)).map(shard).collect()
 }
 
-fn tensors(name: &str, shard: ShardId, start: usize, contents: &Contents) -> Vec<(String, Tensor)> {
+fn tensors(
+    table: Option<&Learned>,
+    shard: ShardId,
+    start: usize,
+    contents: &Contents,
+) -> Vec<(String, Tensor)> {
+    let (name, own) = (table.map_or(LOSS, Learned::name), table.map_or(0, Learned::width));
     let named = |what: &str, tensor| (format!("{name}/{}/{what}", shard.0), tensor);
     match contents {
         Contents::Dense { values, state, .. } => vec![
@@ -107,6 +121,7 @@ fn tensors(name: &str, shard: ShardId, start: usize, contents: &Contents) -> Vec
             vec![
                 named("keys", Tensor::from_vec(keys, [rows.len()])),
                 named("values", Tensor::from_vec(values, [rows.len(), width])),
+                named("own", Tensor::from([own as i64])),
             ]
         }
     }
@@ -126,15 +141,23 @@ fn pieces<'a>(
     })
 }
 
-fn rows(loaded: &Loaded, name: &str, here: impl Fn(u64) -> bool) -> Option<Contents> {
+fn rows(
+    loaded: &Loaded,
+    name: &str,
+    adapted: impl Fn(&[f32], Option<usize>) -> Vec<f32>,
+    here: impl Fn(u64) -> bool,
+) -> Option<Contents> {
     let values: BTreeMap<&str, &Tensor> = pieces(loaded, name, "values").collect();
+    // Checkpoints of before do not say it, and are read by as many slots only.
+    let own: BTreeMap<&str, &Tensor> = pieces(loaded, name, "own").collect();
     let mut rows = BTreeMap::new();
     let mut found = false;
     for (shard, keys) in pieces(loaded, name, "keys") {
         let (keys, values) = (keys.to_vec::<i64>(), values.get(shard)?.to_vec::<f32>());
         let width = values.len().checked_div(keys.len()).unwrap_or(0);
+        let own = own.get(shard).and_then(|own| usize::try_from(*own.to_vec::<i64>().first()?).ok());
         let kept = keys.iter().zip(values.chunks_exact(width.max(1))).filter(|(key, _)| here(**key as u64));
-        rows.extend(kept.map(|(key, row)| (*key as u64, Values::new(row.to_vec()))));
+        rows.extend(kept.map(|(key, row)| (*key as u64, Values::new(adapted(row, own)))));
         found = true;
     }
     found.then_some(Contents::Rows { rows, previous: BTreeMap::new() })

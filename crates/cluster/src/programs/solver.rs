@@ -48,7 +48,8 @@ impl<'a, M: Model> Solver<'a, M> {
         self
     }
 
-    /// Goes on with the run in the folder, with any number of workers and servers but as many slots.
+    /// Goes on with the run in the folder, with any number of workers, servers and slots. By as many slots it comes to the
+    /// same bits; other slots divide the samples otherwise, and statistics of the first clock are those of a new run.
     pub fn resume(mut self, resume: bool) -> Self {
         self.resume = resume;
         self
@@ -81,8 +82,7 @@ impl<'a, M: Model> Solver<'a, M> {
         let folder = self.folder.zip(place);
         match &folder {
             Some((folder, place)) => {
-                let names: Vec<&str> = learned.iter().map(Learned::name).chain(["loss"]).collect();
-                let found = saved::storage((folder, place), every, self.resume, &names, &specs, &cluster)?;
+                let found = saved::storage((folder, place), every, self.resume, &learned, &specs, &cluster)?;
                 cluster = cluster.with_storage(found);
             }
             None if self.resume => return Err(TrainError::Nowhere.into()),
@@ -249,18 +249,38 @@ mod tests {
     use thalweg_train::Steps;
 
     #[test]
-    fn a_run_goes_on_with_as_many_slots_to_the_same_bits_and_with_others_not_at_all() {
+    fn a_run_goes_on_with_as_many_slots_to_the_same_bits_and_with_others_to_the_same_centres() {
         let folder = std::env::temp_dir().join(format!("thalweg-solver-{}", std::process::id()));
         let model = KMeans::new(&thalweg_data::iris().unwrap().data.x, 3).unwrap();
-        let fit = |slots, steps, resume, folder: &std::path::Path| {
-            let cluster = Cluster::from_env().unwrap().with_slots(slots);
-            Solver::new(&model).checkpoint_every(Steps(2), folder).resume(resume).fit(cluster, Steps(steps))
+        let fit_model = |model: &KMeans,
+                         [slots, shards]: [usize; 2],
+                         steps,
+                         resume,
+                         folder: &std::path::Path| {
+            let cluster = Cluster::from_env().unwrap().with_slots(slots).with_shards(shards);
+            Solver::new(model).checkpoint_every(Steps(2), folder).resume(resume).fit(cluster, Steps(steps))
         };
-        fit(3, 4, false, &folder).unwrap();
-        let refused = fit(2, 8, true, &folder).err().unwrap().to_string();
-        assert!(refused.contains("\"centres\"") && refused.contains("slots"), "{refused}");
-        let resumed = fit(3, 8, true, &folder).unwrap();
-        let straight = fit(3, 8, false, &folder.join("straight")).unwrap();
+        let fit = |sizes, steps, resume, folder: &std::path::Path| {
+            fit_model(&model, sizes, steps, resume, folder).unwrap()
+        };
+        let straight = fit([3, 1], 6, false, &folder.join("straight"));
+        for sizes in [[2, 1], [1, 3], [5, 2]] {
+            let other = folder.join(format!("{sizes:?}"));
+            fit([3, 2], 4, false, &other);
+            let resumed = fit(sizes, 6, true, &other);
+            let [got, want] = [&resumed, &straight].map(|run| run.net.by_table()[&TableId(0)].clone());
+            let far = got.iter().zip(want.iter()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(far < 1e-4, "{sizes:?}: {got:?} instead of {want:?}");
+        }
+        // What does not fit is refused all the same.
+        let narrow = thalweg_data::iris().unwrap().data.x.narrow(1, 0, 2);
+        let narrow = KMeans::new(&narrow, 3).unwrap();
+        let refused =
+            fit_model(&narrow, [2, 1], 8, true, &folder.join("straight")).err().unwrap().to_string();
+        assert!(refused.contains("\"centres\"") && refused.contains("settings"), "{refused}");
+        fit([3, 1], 4, false, &folder);
+        let resumed = fit([3, 1], 8, true, &folder);
+        let straight = fit([3, 1], 8, false, &folder.join("straight-8"));
         assert_eq!(resumed.fitted.weights, straight.fitted.weights);
         assert_eq!(resumed.fitted.metrics, straight.fitted.metrics);
         std::fs::remove_dir_all(folder).unwrap();

@@ -224,10 +224,12 @@ impl World {
         self.lives += 1;
         let life = self.lives;
         let now = self.local(node);
-        let (name, address, n_shards) = (node.to_string(), String::new(), self.schedule.n_shards);
+        let (name, address) = (node.to_string(), String::new());
+        // Of different sizes, so that heads that are even by number are not by bytes.
+        let shard_bytes = (1..=self.schedule.n_shards).map(|n| u64::from(n) << 20).collect();
         let join = |role| {
             let (host, settings) = (String::new(), Settings::new());
-            Join { role, nonce: life, name, address, restored: None, n_shards, host, settings }
+            Join { role, nonce: life, name, address, restored: None, shard_bytes, host, settings }
         };
         let machine = match node {
             Node::Coordinator(_) if self.schedule.n_coordinators > 1 => Machine::Candidate,

@@ -28,8 +28,11 @@ use thalweg_train::{Fitted, Span, TrainError, Trainer};
 use crate::cluster::Cluster;
 use crate::codec::Codec;
 use crate::error::ClusterError;
+use crate::ids::TableId;
 use crate::optimise::by_optimizer;
+use crate::state::Update;
 use crate::sync::Sync;
+use crate::table::Delta;
 
 pub(crate) use books::Books;
 pub(crate) use loss::{RECENT, Recent, loss_table};
@@ -154,7 +157,6 @@ where
         let own_steps = sync.averaging().is_some();
         // Without rounds every push is a step of its own.
         let pushes = if sync.gathers() || own_steps { 1 } else { cluster.n_slots() };
-        // No server sees all gradients. Each slot bounds the norm of its own, and with it that of their mean.
         let clip = parts.optimizer.clipping().filter(|clip| matches!(clip, Clip::Norm { .. }));
         let optimizer = match clip {
             Some(_) => parts.optimizer.clip(Clip::Value(f64::INFINITY)),
@@ -162,6 +164,17 @@ where
         };
         let moved = by_optimizer(optimizer, &parts.net, rates)?;
         let moved: Vec<_> = moved.into_iter().map(|m| Arc::new(m.with_pushes(pushes))).collect();
+        // The gradient of a step is in bounds as it would be in one process. In rounds it is the sum of all slots, which whoever
+        // holds all of it can bound; else it is what one worker computed.
+        let in_rounds = clip.filter(|_| sync.gathers() && !own_steps);
+        let by_worker = clip.filter(|_| in_rounds.is_none());
+        if let Some(clip) = in_rounds {
+            cluster = cluster
+                .in_one_shard("clipping the gradients of a round by the norm of all, in several shards,")?;
+            let n_trained = moved.len();
+            cluster =
+                cluster.with_registry(|registry| registry.jointly(move |sum| bounded(clip, n_trained, sum)));
+        }
         let own = Own::of(sync, &moved);
         let specs = tables(&parts.net, &moved, own.as_ref())?;
         cluster = cluster.with_rule(MEAN, Mean);
@@ -200,7 +213,7 @@ where
         let mut learning = Learning {
             net: &parts.net,
             loss: &parts.loss,
-            clip,
+            clip: by_worker,
             metrics: &parts.metrics,
             validation: parts.validation.as_ref(),
             validate_every: parts.validate_every.steps(per_epoch).max(1),
@@ -232,4 +245,19 @@ where
         drop(learning);
         Ok(Trained { net: parts.net, fitted, waited, traffic, sync, keeper })
     }
+}
+
+/// The sum of a round with the gradients of the first tables, which are trained, kept in bounds together.
+fn bounded(clip: Clip, n_trained: usize, sum: &Update) -> Update {
+    let mut bounded = sum.clone();
+    let trained = bounded.range_mut(..TableId(n_trained as u32)).filter_map(|(_, delta)| match delta {
+        Delta::Dense(values) if !values.is_empty() => Some(values),
+        _ => None,
+    });
+    let trained: Vec<_> = trained.collect();
+    let gradients: Vec<Tensor> = trained.iter().map(|v| Tensor::from_slice(v, [v.len()])).collect();
+    for (values, gradient) in trained.into_iter().zip(clip.apply(&gradients)) {
+        *values = Arc::new(gradient.to_vec::<f32>());
+    }
+    bounded
 }

@@ -62,7 +62,7 @@ pub(super) fn tables(
 pub(super) struct Learning<'a, N, B, L, D: Dataset> {
     pub net: &'a N,
     pub loss: &'a L,
-    pub clip: Option<Clip>,
+    pub clip: Option<Clip>, // of the gradients that one worker steps by
     pub metrics: &'a [(String, Measure<N, B>)],
     pub validation: Option<&'a Passes<B>>,
     pub validate_every: Clock,
@@ -104,11 +104,11 @@ where
     D: Dataset<Batch = B>,
 {
     pub fn compile(&self) -> Functions<'a, B> {
-        let (net, loss, clip, metrics) = (self.net, self.loss, self.clip, self.metrics);
+        let (net, loss, metrics) = (self.net, self.loss, self.metrics);
         let mut step = jit(move |batch: B| {
             let loss = loss(net, batch);
             let gradients = loss.grad(&net.trainable().iter().collect::<Vec<_>>());
-            (loss, clip.map(|clip| clip.apply(&gradients)).unwrap_or(gradients))
+            (loss, gradients)
         });
         let mut measure = jit(move |batch: B| {
             let again = || batch.map(&mut Tensor::clone);
@@ -192,7 +192,8 @@ where
         let share = own as f32 / all as f32 * self.share;
         let dense = |values: Vec<f32>| Delta::Dense(Arc::new(values));
         let weight = f64::from(share) * self.pushes as f64;
-        let mut deltas: Vec<Delta> = gradients.iter().map(|g| dense((g * weight).to_vec::<f32>())).collect();
+        let gradients = self.bounded(gradients.iter().map(|g| g * weight).collect());
+        let mut deltas: Vec<Delta> = gradients.iter().map(|g| dense(g.to_vec::<f32>())).collect();
         let before = pulled.values().skip(deltas.len());
         for (named, old) in self.net.buffers().iter().zip(before) {
             let new = named.param.get().to_vec::<f32>();
@@ -200,6 +201,11 @@ where
         }
         deltas.push(dense(vec![loss.to_dtype(DType::F32).item::<f32>() * share]));
         Ok((0..).map(TableId).zip(deltas).collect())
+    }
+
+    /// The gradients of a step that is this worker's alone.
+    fn bounded(&self, gradients: Vec<Tensor>) -> Vec<Tensor> {
+        self.clip.map(|clip| clip.apply(&gradients)).unwrap_or(gradients)
     }
 
     /// The steps of a clock that a slot takes without asking anybody.
@@ -226,7 +232,7 @@ where
             let Some((batch, samples, all)) = self.batch(one)? else { continue };
             let (found, gradients) = (compiled.step)(batch).map_err(TrainError::from)?;
             loss += found.to_dtype(DType::F32).item::<f32>() * samples as f32 / all as f32;
-            for (i, (named, gradient)) in trained.iter().zip(&gradients).enumerate() {
+            for (i, (named, gradient)) in trained.iter().zip(&self.bounded(gradients)).enumerate() {
                 own.move_one(&mut copied, i, clock + 1, &gradient.to_vec::<f32>());
                 named.param.set(Tensor::from_slice(&copied.weights[i], named.param.meta().shape));
             }

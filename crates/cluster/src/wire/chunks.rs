@@ -6,6 +6,8 @@
 //! | 4..8 | lane |
 //! | 8..12 | bytes of values, a multiple of four |
 //! | 12..16 | where they are: 0 here, 1 in the memory that both sides share |
+//! | 16..20 | CRC-32 of the values; 0 when they are in shared memory |
+//! | 20..24 | CRC-32 of the header up to here |
 //!
 //! A chunk continues the frame that its lane has begun. Large arrays are received into memory that held arrays of the
 //! same length before, once nobody reads those any more: fresh pages cost more than the transfer.
@@ -16,7 +18,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
 use super::codec::{Reader, Wire, WireError};
-use super::{Claimed, Frame, HEADER, Limits, MAGIC, Past};
+use super::{Claimed, Frame, HEADER, Limits, MAGIC, Past, compare, u32_at};
 use crate::ids::Peer;
 use crate::message::Data;
 use crate::ring::{Inlet, Outlet};
@@ -25,10 +27,13 @@ use crate::table::Values;
 /// Values per chunk: 1 MiB. Small enough for the second-level cache and for others to pass, large enough to hide
 /// what a chunk costs.
 const CHUNK: usize = 1 << 18;
-const CHUNK_HEADER: usize = 16;
+const CHUNK_HEADER: usize = 24;
+const SIGNED: usize = CHUNK_HEADER - 4;
 const CHUNK_MAGIC: [u8; 4] = *b"CHNK";
 /// Chunks of fewer values travel with their header.
 const WORTH_SHARING: usize = 1 << 14;
+/// Values that are read and then looked at for their checksum, while they are in the cache.
+const PIECE: usize = 1 << 15;
 /// Arrays of fewer values get fresh memory.
 const WORTH_KEEPING: usize = 1 << 14;
 
@@ -92,7 +97,11 @@ impl Sending {
         header[..4].copy_from_slice(&CHUNK_MAGIC);
         header[4..8].copy_from_slice(&u32::from(self.frame.lane).to_le_bytes());
         header[8..12].copy_from_slice(&(4 * n as u32).to_le_bytes());
-        header[12..].copy_from_slice(&if outlet.is_some() { SHARED } else { HERE }.to_le_bytes());
+        let (place, sum) = if outlet.is_some() { (SHARED, 0) } else { (HERE, checksum(&slices)) };
+        header[12..16].copy_from_slice(&place.to_le_bytes());
+        header[16..20].copy_from_slice(&sum.to_le_bytes());
+        let sum = crc32fast::hash(&header[..SIGNED]);
+        header[SIGNED..].copy_from_slice(&sum.to_le_bytes());
         let mut parts = Vec::with_capacity(2 + slices.len());
         if !self.begun {
             parts.push(IoSlice::new(&self.frame.head));
@@ -127,6 +136,12 @@ impl Sending {
         }
         (slices, array, at)
     }
+}
+
+fn checksum(slices: &[&[f32]]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    slices.iter().for_each(|slice| crc.update(bytemuck::cast_slice(slice)));
+    crc.finalize()
 }
 
 fn write_all(to: &mut impl Write, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
@@ -207,7 +222,7 @@ impl Incoming {
         let mut header = [0; HEADER];
         header[..CHUNK_HEADER].copy_from_slice(start);
         if header[..4] != MAGIC {
-            let got = u32::from_le_bytes(header[..4].try_into().expect("four bytes")).into();
+            let got = u32_at(&header, 0).into();
             return Err(io::Error::other(WireError::Unknown { what: "header", got }));
         }
         from.read_exact(&mut header[CHUNK_HEADER..])?;
@@ -215,7 +230,7 @@ impl Incoming {
         let mut rest = vec![0; 8 * claimed.arrays + claimed.text];
         from.read_exact(&mut rest)?;
         self.received += (HEADER - CHUNK_HEADER + rest.len()) as u64;
-        let lens = claimed.check(&header, &rest).map_err(io::Error::other)?;
+        let lens = claimed.check(&rest).map_err(io::Error::other)?;
         let (lane, most) = (claimed.lane, self.limits.data);
         let got = self.begun.values().fold(claimed.data, |sum, b| sum.saturating_add(b.left));
         if got > most {
@@ -236,9 +251,9 @@ impl Incoming {
 
     /// A frame goes on.
     fn chunk(&mut self, from: &mut impl Read, header: &[u8; CHUNK_HEADER]) -> io::Result<u8> {
-        let u32_at = |i: usize| u32::from_le_bytes(header[i..i + 4].try_into().expect("four bytes"));
         let unknown = |what, got: u32| io::Error::other(WireError::Unknown { what, got: got.into() });
-        let [lane, n, place] = [u32_at(4), u32_at(8), u32_at(12)];
+        let [lane, n, place, want, signed] = [4, 8, 12, 16, SIGNED].map(|i| u32_at(header, i));
+        compare(signed, crc32fast::hash(&header[..SIGNED])).map_err(io::Error::other)?;
         let begun = u8::try_from(lane).ok().and_then(|l| Some((l, self.begun.get_mut(&l)?)));
         let Some((lane, begun)) = begun else { return Err(unknown("lane", lane)) };
         if n == 0 || !n.is_multiple_of(4) || u64::from(n) > begun.left {
@@ -246,7 +261,18 @@ impl Incoming {
         }
         self.received += u64::from(n);
         match (place, &mut self.inlet) {
-            (HERE, _) => begun.fill(n as usize / 4, |to| from.read_exact(bytemuck::cast_slice_mut(to)))?,
+            (HERE, _) => {
+                let mut crc = crc32fast::Hasher::new();
+                begun.fill(n as usize / 4, |to| {
+                    to.chunks_mut(PIECE).try_for_each(|piece| {
+                        let bytes: &mut [u8] = bytemuck::cast_slice_mut(piece);
+                        from.read_exact(bytes)?;
+                        crc.update(bytes);
+                        Ok(())
+                    })
+                })?;
+                compare(want, crc.finalize()).map_err(io::Error::other)?;
+            }
             (SHARED, Some(inlet)) => begun.fill(n as usize / 4, |to| inlet.take(to))?,
             _ => return Err(unknown("place of a chunk", place)),
         }
@@ -343,5 +369,14 @@ pub(super) fn extent(bytes: &[u8]) -> usize {
             HEADER.saturating_add(8 * arrays as usize).saturating_add(text as usize)
         }
         _ => 0,
+    }
+}
+
+/// Writes the checksums of a chunk, as far as all of its header is there.
+pub(super) fn sign(chunk: &mut [u8]) {
+    if let Some((header, values)) = chunk.split_at_mut_checked(CHUNK_HEADER) {
+        header[16..20].copy_from_slice(&crc32fast::hash(values).to_le_bytes());
+        let sum = crc32fast::hash(&header[..SIGNED]);
+        header[SIGNED..].copy_from_slice(&sum.to_le_bytes());
     }
 }

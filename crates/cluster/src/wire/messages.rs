@@ -32,7 +32,7 @@ wire!(enum Outcome, "outcome" { 0 Done(done), 1 Fenced, 2 Refused(refusal) });
 wire!(struct Done { pushed, reads, version, mark });
 wire!(enum Pushed, "end of a push" { 0 Applied, 1 Duplicate, 2 Stale });
 
-wire!(struct View { epoch, servers, workers, shards, slots, restored, n_shards, keeper });
+wire!(struct View { epoch, servers, workers, shards, slots, restored, shard_bytes, keeper });
 wire!(struct Durable { run, view, next_id, yielding, begun, saved, settings });
 wire!(struct Member { name, address, nonce, leaving, confirmed, host });
 wire!(struct Chain { members, joining, lost, handing });

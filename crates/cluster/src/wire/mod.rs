@@ -7,13 +7,18 @@
 //! | 8..12 | number of arrays |
 //! | 12..16 | length of the text |
 //! | 16..24 | bytes of all arrays |
-//! | 24..28 | CRC-32 of the rest of the header, the lengths and the text |
+//! | 24..28 | CRC-32 of the lengths and the text |
 //! | 28 | lane |
 //! | 29..32 | number of the frame on its lane of this connection, modulo 2²⁴ |
+//! | 32..36 | CRC-32 of the header up to here |
 //!
 //! Then one `u64` per array, its number of values; the text. The arrays follow in chunks ([`chunks`]), between
 //! which frames of other lanes may pass. They leave straight from parameter memory and arrive in the memory where
 //! they stay. All numbers are little-endian.
+//!
+//! Every byte is covered by a checksum, but for values in shared memory, which never leave this host's. That of a header is
+//! looked at first: no length is believed that may have been changed, so nobody waits for bytes that were never sent. A
+//! checksum that is wrong ends the connection; what was on it is sent again, as after any other end.
 //!
 //! A frame that comes again on a connection, or out of its order, does not have the number that is due, and ends the
 //! connection. Another connection begins with a proof over fresh random numbers, which cannot be repeated.
@@ -36,9 +41,11 @@ use crate::ids::Peer;
 use crate::message::Data;
 
 /// The bytes of a header.
-pub const HEADER: usize = 32;
+pub const HEADER: usize = 36;
+/// So many of them are covered by the checksum that is the last.
+const SIGNED: usize = HEADER - 4;
 const MAGIC: [u8; 4] = *b"THWG";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Frames are counted up to this.
 const NUMBERS: u32 = 1 << 24;
 
@@ -112,10 +119,10 @@ impl Frame {
         head.extend(arrays.iter().map(|a| 4 * a.values().len() as u64).sum::<u64>().to_le_bytes());
         head.extend([0; 4]);
         head.extend((u32::from(lane) | past.count() << 8).to_le_bytes());
+        head.extend([0; 4]);
         arrays.iter().for_each(|a| head.extend((a.values().len() as u64).to_le_bytes()));
         head.extend(text);
-        let sum = checksum(&head);
-        head[24..28].copy_from_slice(&sum.to_le_bytes());
+        sign(&mut head);
         Self { lane, head, arrays }
     }
 
@@ -157,7 +164,7 @@ struct Claimed {
 
 impl Claimed {
     fn new(header: &[u8; HEADER], limits: &Limits) -> Result<Self, WireError> {
-        let u32_at = |i: usize| u32::from_le_bytes(header[i..i + 4].try_into().expect("four bytes"));
+        let u32_at = |i: usize| u32_at(header, i);
         let data = u64::from_le_bytes(header[16..24].try_into().expect("eight bytes"));
         if header[..4] != MAGIC {
             return Err(WireError::Unknown { what: "header", got: u32_at(0).into() });
@@ -165,6 +172,7 @@ impl Claimed {
         if u32_at(4) != VERSION {
             return Err(WireError::Unknown { what: "version", got: u32_at(4).into() });
         }
+        compare(u32_at(SIGNED), crc32fast::hash(&header[..SIGNED]))?;
         let (lane, number) = (header[28], u32_at(28) >> 8);
         let [arrays, text] = [u32_at(8), u32_at(12)];
         let claims = [
@@ -181,11 +189,8 @@ impl Claimed {
     }
 
     /// The lengths of the arrays, once the checksum is right and they add up to what was claimed.
-    fn check(&self, header: &[u8; HEADER], rest: &[u8]) -> Result<Vec<usize>, WireError> {
-        let got = checksum_of(header, rest);
-        if got != self.checksum {
-            return Err(WireError::Checksum { want: self.checksum, got });
-        }
+    fn check(&self, rest: &[u8]) -> Result<Vec<usize>, WireError> {
+        compare(self.checksum, crc32fast::hash(rest))?;
         let lens = rest[..8 * self.arrays].chunks_exact(8);
         let lens: Vec<u64> = lens.map(|b| u64::from_le_bytes(b.try_into().expect("eight bytes"))).collect();
         let total = lens.iter().try_fold(0u64, |sum, len| sum.checked_add(len.checked_mul(4)?));
@@ -196,7 +201,23 @@ impl Claimed {
     }
 }
 
-/// Makes the checksums of frames right, as far as their headers tell where they are: for tests that change bytes.
+fn u32_at(bytes: &[u8], i: usize) -> u32 {
+    u32::from_le_bytes(bytes[i..i + 4].try_into().expect("four bytes"))
+}
+
+fn compare(want: u32, got: u32) -> Result<(), WireError> {
+    if want == got { Ok(()) } else { Err(WireError::Checksum { want, got }) }
+}
+
+/// Writes the checksums of the head of a frame: that of the lengths and the text, then that of the header with it.
+fn sign(head: &mut [u8]) {
+    let (header, rest) = head.split_at_mut(HEADER);
+    header[24..28].copy_from_slice(&crc32fast::hash(rest).to_le_bytes());
+    let sum = crc32fast::hash(&header[..SIGNED]);
+    header[SIGNED..].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Makes the checksums of frames and chunks right, as far as their headers tell where they are: for tests that change bytes.
 pub fn seal(mut bytes: &mut [u8]) {
     loop {
         let extent = chunks::extent(bytes);
@@ -204,27 +225,13 @@ pub fn seal(mut bytes: &mut [u8]) {
             return;
         }
         let (this, rest) = bytes.split_at_mut(extent.min(bytes.len()));
-        if let Some((header, text)) = this.split_first_chunk_mut::<HEADER>()
-            && header[..4] == MAGIC
-        {
-            let sum = checksum_of(header, text);
-            header[24..28].copy_from_slice(&sum.to_le_bytes());
+        match (this.starts_with(&MAGIC), this.len()) {
+            (true, HEADER..) => sign(this),
+            (true, _) => return,
+            (false, _) => chunks::sign(this),
         }
         bytes = rest;
     }
-}
-
-fn checksum(head: &[u8]) -> u32 {
-    let (header, rest) = head.split_at(HEADER);
-    checksum_of(header.try_into().expect("a head begins with a header"), rest)
-}
-
-fn checksum_of(header: &[u8; HEADER], rest: &[u8]) -> u32 {
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(&header[..24]);
-    crc.update(&header[28..]);
-    crc.update(rest);
-    crc.finalize()
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ fn a_call_comes_back_as_it_was() {
     let (from, message) = back(&bytes).unwrap().unwrap();
     assert_eq!(from, Peer::Worker(SessionId(5)));
     assert_eq!(format!("{message:?}"), format!("{:?}", call()));
-    assert_eq!(len + 16, bytes.len(), "one chunk");
+    assert_eq!(len + 24, bytes.len(), "one chunk");
 }
 
 #[test]
@@ -67,16 +67,40 @@ fn empty_arrays_and_empty_messages_pass() {
 }
 
 #[test]
-fn a_frame_cut_anywhere_or_changed_anywhere_before_its_data_is_refused() {
+fn a_frame_cut_anywhere_or_changed_anywhere_is_refused() {
     let whole = bytes(Frame::new(Peer::Worker(SessionId(5)), &call()));
-    let head = whole.len() - 4 * 1004; // with the header of the one chunk
     for n in 1..whole.len() {
         assert!(back(&whole[..n]).is_err(), "cut at {n}");
     }
-    for i in 0..head {
+    for i in 0..whole.len() {
         let mut bad = whole.clone();
         bad[i] ^= 1 << (mix(i as u64) % 8);
         assert!(back(&bad).is_err(), "changed at {i}");
+    }
+}
+
+/// Whoever believed a length that was changed would wait for bytes that nobody sends.
+#[test]
+fn a_changed_length_is_noticed_before_anything_is_read_by_it() {
+    struct Counted<'a>(&'a [u8], usize);
+    impl Read for Counted<'_> {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let n = self.0.read(out)?;
+            self.1 += n;
+            Ok(n)
+        }
+    }
+    let whole = bytes(Frame::new(Peer::Worker(SessionId(5)), &call()));
+    let chunk = whole.len() - 4 * 1004 - 24;
+    for (at, ends) in
+        [(8, HEADER), (12, HEADER), (17, HEADER), (chunk + 5, chunk + 24), (chunk + 9, chunk + 24)]
+    {
+        let mut bad = whole.clone();
+        bad[at] ^= 4;
+        let mut counted = Counted(&bad, 0);
+        let e = read(&mut counted, &Limits::default()).unwrap_err().to_string();
+        assert!(e.contains("checksum"), "changed at {at}: {e}");
+        assert_eq!(counted.1, ends, "changed at {at}");
     }
 }
 
@@ -84,10 +108,12 @@ fn a_frame_cut_anywhere_or_changed_anywhere_before_its_data_is_refused() {
 fn a_claim_beyond_the_limits_is_refused_before_memory_is_asked_for() {
     let mut header = bytes(Frame::new(Peer::Coordinator, &small(1)));
     header[16..24].copy_from_slice(&(1u64 << 60).to_le_bytes());
+    seal(&mut header);
     let e = back(&header).unwrap_err().to_string();
     assert!(e.contains("data of 1152921504606846976 bytes"), "{e}");
     header[16..24].fill(0);
     header[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+    seal(&mut header);
     assert!(back(&header).unwrap_err().to_string().contains("text of 4294967295 bytes"));
 }
 
@@ -226,10 +252,11 @@ fn row_numbers_that_were_sent_before_go_as_a_hash_and_come_back_whole() {
 #[test]
 fn chunks_that_belong_to_nothing_are_refused() {
     let whole = bytes(Frame::new(Peer::Server(ServerId(1)), &answer(0, &Arc::new(vec![1.0; 9]))));
-    let chunk = whole.len() - 16 - 36;
+    let chunk = whole.len() - 24 - 36;
     let claim = |at: usize, word: u32| {
         let mut bad = whole.clone();
         bad[chunk + at..][..4].copy_from_slice(&word.to_le_bytes());
+        seal(&mut bad);
         back(&bad).unwrap_err().to_string()
     };
     assert!(claim(4, 7).contains("7 is no lane"));

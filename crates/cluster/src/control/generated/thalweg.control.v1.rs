@@ -66,9 +66,9 @@ pub struct Join {
     /// The clock of the newest checkpoint that it sees, if the run is to go on from one.
     #[prost(uint64, optional, tag = "5")]
     pub restored: ::core::option::Option<u64>,
-    /// Into how many shards it would divide the parameters, for servers.
-    #[prost(uint32, tag = "6")]
-    pub n_shards: u32,
+    /// The shards into which it would divide the parameters, each by its bytes, for servers.
+    #[prost(uint64, repeated, tag = "6")]
+    pub shard_bytes: ::prost::alloc::vec::Vec<u64>,
     /// The host that it runs on, for people to look at.
     #[prost(string, tag = "7")]
     pub host: ::prost::alloc::string::String,
@@ -210,9 +210,9 @@ pub struct View {
     /// The clock of the snapshot that the first servers start from.
     #[prost(uint64, optional, tag = "6")]
     pub restored: ::core::option::Option<u64>,
-    /// Into how many shards the servers want the parameters to be divided, before they are.
-    #[prost(uint32, tag = "7")]
-    pub n_shards: u32,
+    /// The shards into which the servers want the parameters to be divided, each by its bytes.
+    #[prost(uint64, repeated, tag = "7")]
+    pub shard_bytes: ::prost::alloc::vec::Vec<u64>,
     /// The name of the worker that tells the result, once one has it.
     #[prost(string, optional, tag = "8")]
     pub keeper: ::core::option::Option<::prost::alloc::string::String>,
