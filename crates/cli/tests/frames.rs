@@ -13,6 +13,7 @@ use thalweg_cluster::wire::Frame;
 use thalweg_cluster::{Epoch, Peer, SessionId, ShardId};
 
 const SECRET: &str = "known";
+const PROGRAM: [&str; 2] = ["100000", "5"];
 /// Much longer than it takes, for a busy machine.
 const ENOUGH: Duration = Duration::from_secs(30);
 
@@ -83,8 +84,8 @@ fn garbage_and_half_and_large_and_repeated_frames_end_their_connection_and_nothi
     let data = format!("127.0.0.1:{port}");
     let mut processes = ByHand::new(&[("THALWEG_SECRET", SECRET)]);
     processes.start("coordinator-0", &["coordinate"], &[]);
-    processes.start("server-0", &[], &[("THALWEG_BIND", &data)]);
-    processes.start("worker-0", &["100000", "5"], &[]);
+    processes.start("server-0", &PROGRAM, &[("THALWEG_BIND", &data)]);
+    processes.start("worker-0", &PROGRAM, &[]);
     let before = clock(&processes.until("worker-0: slots 0, clock 1"));
 
     // Without a proof, at both ports: garbage, half a proof, and a proof that was good once.

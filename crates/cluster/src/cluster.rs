@@ -184,6 +184,13 @@ impl Cluster {
         self
     }
 
+    /// Says something about the program that must be the same in all processes of a run, such as a learning rate: one that
+    /// has another value is not let in, and its error names both.
+    pub fn with_setting(mut self, name: impl Into<String>, value: impl ToString) -> Self {
+        self.config.settings.insert(name.into(), value.to_string());
+        self
+    }
+
     /// The rules and functions that it knows.
     pub fn registry(&self) -> &Registry {
         &self.registry
@@ -297,6 +304,9 @@ impl Cluster {
         // From here on it is decided, and a server says so to the coordinator, which knows no tables.
         let n_shards = self.n_shards(tables);
         self.config.size.n_shards = Some(n_shards);
+        let every = self.storage.as_ref().map_or("never".to_owned(), |s| s.every.to_string());
+        self = self.with_setting("clocks", clocks).with_setting("clocks between checkpoints", every);
+        self = self.with_setting("tables", layout::in_words(tables));
         if self.config.part == Part::Server {
             let served = process::serve(&self.config, self.registry, self.storage, &self.end);
             end_process(&self.config, served);
@@ -402,7 +412,6 @@ impl Work<'_> {
             if let Some(event) = event {
                 match event {
                     Event::Gained { slot, clock } => {
-                        self.node.lock().check()?;
                         owned.insert(slot, clock);
                         leaving.gained(slot, clock);
                         self.pull(program, slot, clock);

@@ -12,6 +12,7 @@ pub mod coordinator;
 mod error;
 mod hogwild;
 mod ids;
+mod joining;
 mod layout;
 mod leaving;
 mod local;
@@ -40,7 +41,7 @@ pub mod view;
 pub mod wire;
 
 pub use cluster::{Cluster, Gradients, Program, Pulled, Run, Step};
-pub use error::{ClusterError, Refusal};
+pub use error::{ClusterError, Refusal, Unwelcome};
 pub use hogwild::Hogwild;
 pub use ids::{CallId, Clock, Epoch, Peer, RunId, ServerId, SessionId, ShardId, Slot, TableId};
 pub use layout::{Layout, TableSpec};

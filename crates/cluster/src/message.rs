@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Refusal;
+use crate::error::{Refusal, Unwelcome};
 use crate::ids::{CallId, Clock, Epoch, Peer, RunId, ServerId, ShardId, Slot};
 use crate::state::{Parts, Pushed, Reads, Record, Sent, Update, Wants};
 use crate::view::View;
@@ -81,8 +81,8 @@ pub enum ToMember {
     Refused {
         /// The random number it joined with.
         nonce: u64,
-        /// In words.
-        why: String,
+        /// The reason.
+        why: Unwelcome,
     },
 }
 
@@ -234,7 +234,7 @@ pub struct Join {
     pub role: Role,
     /// Drawn at random by each life of a process.
     pub nonce: u64,
-    /// The same for all lives of a process; a new one ends the others.
+    /// The same for all lives of a process. A new one is let in when the one before is known to be over.
     pub name: String,
     /// Where others reach it, for servers.
     pub address: String,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::Refusal;
+use crate::error::{Refusal, Unwelcome};
 use crate::ids::{Clock, Epoch, Peer, RunId, ServerId, ShardId};
 use crate::message::{
     Activity, Answer, Call, Counts, Data, FromMember, Heartbeat, Join, Message, Outcome, Outgoing, Role,
@@ -28,6 +28,7 @@ pub struct Server {
     id: Option<ServerId>,
     run: RunId, // of whoever gave the number
     forgotten: bool,
+    unwelcome: Option<Unwelcome>,
     view: Arc<View>,
     lease: Lease,
     replicas: BTreeMap<ShardId, (Option<Epoch>, Replica)>, // with the epoch since when it joined its chain
@@ -56,6 +57,7 @@ impl Server {
             id: None,
             run: RunId::default(),
             forgotten: false,
+            unwelcome: None,
             view: Arc::default(),
             lease: Lease::default(),
             replicas: BTreeMap::new(),
@@ -136,6 +138,9 @@ impl Server {
                 (self.id, self.run) = (Some(id), run);
                 self.heartbeat(now, out);
             }
+            ToMember::Refused { nonce, why } if nonce == self.join.nonce && self.id.is_none() => {
+                self.unwelcome = Some(why);
+            }
             ToMember::Welcome { .. } | ToMember::Refused { .. } => {}
             ToMember::Grant { lease, view } => {
                 if let Some(sent) = lease {
@@ -192,6 +197,11 @@ impl Server {
     /// Why it cannot hold a shard that it was given: it runs another program.
     pub fn unfit(&self) -> Option<&Refusal> {
         self.replicas.values().find_map(|(_, replica)| replica.unfit())
+    }
+
+    /// Why the coordinator does not let it take part.
+    pub fn unwelcome(&self) -> Option<&Unwelcome> {
+        self.unwelcome.as_ref()
     }
 
     /// Asks to be relieved of all shards; [`expelled`](Self::expelled) tells when that is done.

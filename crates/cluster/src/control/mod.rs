@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::error::Unwelcome;
 use crate::ids::{Epoch, Peer, RunId, ServerId, SessionId, ShardId, Slot};
 use crate::message::{Activity, Counts, FromMember, Heartbeat, Join, Role, ToMember, Wish};
 use crate::report::{Progress, Report, Standing};
@@ -129,7 +130,9 @@ pub fn to_member(message: &ToMember) -> proto::ToMember {
             What::Grant(proto::Grant { lease: lease.map(nanos), view: news.as_deref().map(view) })
         }
         ToMember::Expelled { run } => What::Expelled(proto::Expelled { run: run.0 }),
-        ToMember::Refused { nonce, why } => What::Refused(proto::Refused { nonce: *nonce, why: why.clone() }),
+        ToMember::Refused { nonce, why } => {
+            What::Refused(proto::Refused { nonce: *nonce, why: Some(unwelcome(why)) })
+        }
     };
     proto::ToMember { what: Some(what) }
 }
@@ -147,7 +150,9 @@ pub fn read_to_member(message: proto::ToMember) -> Result<ToMember, ControlError
             ToMember::Grant { lease, view: grant.view.map(|view| Arc::new(read_view(view))) }
         }
         What::Expelled(proto::Expelled { run }) => ToMember::Expelled { run: RunId(run) },
-        What::Refused(proto::Refused { nonce, why }) => ToMember::Refused { nonce, why },
+        What::Refused(proto::Refused { nonce, why }) => {
+            ToMember::Refused { nonce, why: read_unwelcome(there(why, "the reason of a refusal")?) }
+        }
     })
 }
 
@@ -270,6 +275,22 @@ fn read_member(member: Option<proto::Member>, field: &'static str) -> Result<Pee
         Number::Server(n) => Peer::Server(ServerId(n)),
         Number::Worker(n) => Peer::Worker(SessionId(n)),
     })
+}
+
+fn unwelcome(why: &Unwelcome) -> proto::refused::Why {
+    use proto::refused::Why;
+    match why.clone() {
+        Unwelcome::Differs { setting, run, own } => Why::Differs(proto::Differs { setting, run, own }),
+        Unwelcome::Taken { name, host } => Why::Taken(proto::Taken { name, host }),
+    }
+}
+
+fn read_unwelcome(why: proto::refused::Why) -> Unwelcome {
+    use proto::refused::Why;
+    match why {
+        Why::Differs(proto::Differs { setting, run, own }) => Unwelcome::Differs { setting, run, own },
+        Why::Taken(proto::Taken { name, host }) => Unwelcome::Taken { name, host },
+    }
 }
 
 fn role(role: Role) -> i32 {
@@ -400,12 +421,14 @@ mod tests {
             n_shards: 2,
             keeper: Some("w".into()),
         };
+        let differs = Unwelcome::Differs { setting: "sync".into(), run: Some("bsp".into()), own: None };
         for said in [
             ToMember::Welcome { nonce: 1, you: Peer::Worker(SessionId(3)), run: RunId(9) },
             ToMember::Grant { lease: Some(Duration::ZERO), view: Some(Arc::new(view)) },
             ToMember::Grant { lease: None, view: None },
             ToMember::Expelled { run: RunId(9) },
-            ToMember::Refused { nonce: 1, why: "no".into() },
+            ToMember::Refused { nonce: 1, why: Unwelcome::Taken { name: "w".into(), host: "b3".into() } },
+            ToMember::Refused { nonce: 1, why: differs },
         ] {
             assert_eq!(read_to_member(carried(&to_member(&said))), Ok(said));
         }

@@ -104,7 +104,8 @@ impl Machine for CoordinatorProcess {
         self.once_stored(out)
     }
 
-    fn reconnected(&mut self, _peer: Peer, _now: Time) -> Vec<Outgoing> {
+    fn reconnected(&mut self, peer: Peer, _now: Time) -> Vec<Outgoing> {
+        self.coordinator.part(peer);
         Vec::new()
     }
 
@@ -433,11 +434,6 @@ impl WorkerProcess {
         }
     }
 
-    /// Whether the cluster is divided as this process divides it.
-    pub fn check(&self) -> Result<(), ClusterError> {
-        self.session.view().check(&self.config.size)
-    }
-
     /// Begins a new session after the old one was ended by the coordinator.
     pub fn reborn(&mut self) {
         self.session = Self::life(&self.config, &self.tables);
@@ -529,7 +525,7 @@ fn host() -> String {
 fn join(role: Role, config: &Config, address: &str, restored: Option<Clock>) -> Join {
     let (nonce, n_shards) = (u64::from_le_bytes(random()), config.size.n_shards.unwrap_or(0) as u32);
     let (name, address, host) = (config.name.clone(), address.to_owned(), host());
-    Join { role, nonce, name, address, restored, n_shards, host, settings: config.settings.clone() }
+    Join { role, nonce, name, address, restored, n_shards, host, settings: config.settings() }
 }
 
 /// Runs the coordinator until the process is asked to end; where it is elected, whenever it is chosen.
@@ -646,7 +642,9 @@ fn attend(
         node.failure().check()?;
         let (silence, problem) = (node.silence(), node.problem());
         let server = node.lock();
-        server.server().view().check(&config.size)?;
+        if let Some(why) = server.server().unwelcome() {
+            return Err(why.clone().into());
+        }
         if let Some(refusal) = server.server().unfit() {
             return Err(refusal.clone().into());
         }

@@ -57,7 +57,7 @@ pub struct Join {
     /// Drawn at random by each life of a process.
     #[prost(fixed64, tag = "2")]
     pub nonce: u64,
-    /// The same for all lives of a process; a new one ends the others.
+    /// The same for all lives of a process. A new one is let in when the one before is known to be over.
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
     /// Where others reach it, for servers.
@@ -189,9 +189,38 @@ pub struct Refused {
     /// The random number it joined with.
     #[prost(fixed64, tag = "1")]
     pub nonce: u64,
-    /// In words.
+    #[prost(oneof = "refused::Why", tags = "3, 4")]
+    pub why: ::core::option::Option<refused::Why>,
+}
+/// Nested message and enum types in `Refused`.
+pub mod refused {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Why {
+        #[prost(message, tag = "3")]
+        Differs(super::Differs),
+        #[prost(message, tag = "4")]
+        Taken(super::Taken),
+    }
+}
+/// It would compute something else than the others.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Differs {
+    /// The name of what differs.
+    #[prost(string, tag = "1")]
+    pub setting: ::prost::alloc::string::String,
+    /// What the run has, and what the newcomer has; nothing where it has none.
+    #[prost(string, optional, tag = "2")]
+    pub run: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "3")]
+    pub own: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// Another process has its name, and lives.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Taken {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
-    pub why: ::prost::alloc::string::String,
+    pub host: ::prost::alloc::string::String,
 }
 /// One agreed membership: who holds which shard, who computes which slot.
 #[derive(Clone, PartialEq, ::prost::Message)]
