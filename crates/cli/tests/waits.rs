@@ -81,6 +81,34 @@ fn a_closed_port_of_a_server_is_named_and_then_an_error() {
     worker.until("is its port open from here?");
 }
 
+/// Waiting cannot mend a secret, so none of these is waited for as long as a coordinator that is not there.
+#[test]
+fn a_wrong_secret_is_final_at_once_and_the_variable_is_named() {
+    for (right, wrong, says) in [
+        ("known", "guess", "the secret was refused; set THALWEG_SECRET"),
+        ("known", "", "a secret is wanted there, and this process has none; set THALWEG_SECRET"),
+        ("", "guess", "no secret is wanted there; unset THALWEG_SECRET"),
+    ] {
+        let mut processes = ByHand::new(&[("THALWEG_GIVE_UP_MS", "600000"), ("THALWEG_SECRET", right)]);
+        processes.start("coordinator-0", &["coordinate"], &[]);
+        processes.until("view 0");
+        for name in ["worker-0", "server-0"] {
+            let began = Instant::now();
+            let errors = processes.start(name, &LONG, &[("THALWEG_SECRET", wrong)]);
+            assert_eq!(processes.ended(name).code(), Some(1));
+            println!("{name} with {wrong:?} for {right:?}: ended after {} ms", began.elapsed().as_millis());
+            // It takes 0.2 s where nobody else is at work.
+            assert!(began.elapsed() < Duration::from_secs(10), "it tried again and again");
+            errors.until(says);
+        }
+        let mut status = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+        let output =
+            status.args(["status", &processes.address]).env("THALWEG_SECRET", wrong).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(says), "{said}");
+    }
+}
+
 #[test]
 fn a_worker_without_servers_says_so() {
     let mut processes = ByHand::new(&[GIVE_UP]);

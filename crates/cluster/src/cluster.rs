@@ -527,6 +527,7 @@ impl Work<'_> {
                 return Ok(Some(event));
             }
             self.failures.iter().try_for_each(Failure::check)?;
+            self.node.check_secret()?;
             let (silence, problem) = (self.node.silence(), self.node.problem());
             let wrong = self.node.lock().wrong(self.node.now(), silence, problem);
             self.waits.look(&wrong)?;

@@ -4,6 +4,7 @@ use thalweg_train::TrainError;
 use thiserror::Error;
 
 use crate::ids::{Clock, ShardId, TableId};
+use crate::net::handshake::Unproved;
 
 /// Everything that a cluster call can refuse or fail with.
 #[derive(Debug, Error)]
@@ -60,6 +61,14 @@ pub enum ClusterError {
         address: String,
         /// Why.
         source: std::io::Error,
+    },
+    /// This process and the coordinator do not know the same secret.
+    #[error("coordinator {address}: {why}")]
+    Secret {
+        /// The coordinator's address.
+        address: String,
+        /// What is wrong.
+        why: Unproved,
     },
     /// The coordinator is not to be reached.
     #[error("no coordinator for {seconds} s ({problem}); is THALWEG_COORDINATOR right, and is it running?")]

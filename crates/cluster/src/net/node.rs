@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-use super::control::{self, Attendance, Heard, Inbox, ToMembers};
+use super::control::{self, Attendance, Heard, Inbox, ToMembers, Unreached};
+use super::handshake::Unproved;
 use super::membership::Membership;
 use super::pulse::Pulse;
 use super::queue::{Frames, Queue};
@@ -142,9 +143,10 @@ struct Shared<M> {
 struct Links {
     by_peer: BTreeMap<Peer, Link>,
     broken: Vec<(Peer, Instant)>,
-    heard: Time,                       // when the coordinator last said anything
-    problem: Option<String>,           // why the coordinator was last not reached
-    troubles: BTreeMap<Peer, Trouble>, // with servers
+    heard: Time,                          // when the coordinator last said anything
+    problem: Option<String>,              // why the coordinator was last not reached
+    unproved: Option<(String, Unproved)>, // where a secret was refused
+    troubles: BTreeMap<Peer, Trouble>,    // with servers
 }
 
 struct Link {
@@ -312,6 +314,18 @@ impl<M: Machine> Node<M> {
         self.links().problem.clone().or_else(|| self.0.membership.problem())
     }
 
+    /// An error when the coordinator has another secret. Who was let in before waits for it as ever: it may be another
+    /// program that has its address for a while.
+    pub fn check_secret(&self) -> Result<(), ClusterError> {
+        let links = self.links();
+        match &links.unproved {
+            Some((address, why)) if links.heard == Time::ZERO => {
+                Err(ClusterError::Secret { address: address.clone(), why: *why })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Bytes received and sent.
     pub fn traffic(&self) -> [u64; 2] {
         [&self.0.received, &self.0.sent].map(|n| n.load(Ordering::Relaxed))
@@ -367,10 +381,17 @@ impl<M: Machine> Node<M> {
             }
             // Who asked may have gone.
             Heard::Asked(answer) => drop(answer.send(self.lock().status(self.now()))),
-            Heard::Ended { link, problem } => {
-                if problem.is_some() {
-                    self.links().problem = problem;
+            Heard::Ended { link, why } => {
+                let mut links = self.links();
+                match why {
+                    Some(Unreached::Now(problem)) => links.problem = Some(problem),
+                    Some(Unreached::Unproved { address, why }) => {
+                        links.problem = Some(format!("{address}: {why}"));
+                        links.unproved = Some((address, why));
+                    }
+                    None => {}
                 }
+                drop(links);
                 self.broken(link);
             }
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::config::Config;
-use super::control;
+use super::control::{self, Unreached};
 use super::handshake::random;
 use super::membership::Memory;
 use super::node::{Machine, Node, Trouble};
@@ -640,6 +640,7 @@ fn attend(
     while !end.load(Ordering::Relaxed) {
         std::thread::sleep(LOOK);
         node.failure().check()?;
+        node.check_secret()?;
         let (silence, problem) = (node.silence(), node.problem());
         let server = node.lock();
         if let Some(why) = server.server().unwelcome() {
@@ -676,6 +677,7 @@ fn drain(node: &Node<ServerProcess>, end: &AtomicBool, waits: &mut Waits) -> Res
     let began = Instant::now();
     while node.wait(LOOK, |server| server.over().then_some(())).is_none() && !end.load(Ordering::Relaxed) {
         node.failure().check()?;
+        node.check_secret()?;
         let (silence, problem) = (node.silence(), node.problem());
         let server = node.lock();
         let (wrong, can) = (server.wrong(silence, problem), server.can_hand_over());
@@ -748,11 +750,15 @@ pub fn ask_status(config: &Config) -> Result<Report, ClusterError> {
     loop {
         let answer = match membership.coordinator() {
             Some(address) => control::ask(&address, &config.security, AT_MOST),
-            None => Err(membership.problem().unwrap_or_else(|| "nobody is the coordinator".into())),
+            None => {
+                let nobody = || "nobody is the coordinator".into();
+                Err(Unreached::Now(membership.problem().unwrap_or_else(nobody)))
+            }
         };
         match answer {
             Ok(report) => return Ok(report),
-            Err(problem) if Instant::now() >= end => {
+            Err(Unreached::Unproved { address, why }) => return Err(ClusterError::Secret { address, why }),
+            Err(Unreached::Now(problem)) if Instant::now() >= end => {
                 return Err(ClusterError::Unreachable { seconds: AT_MOST.as_secs(), problem });
             }
             Err(_) => std::thread::sleep(5 * LOOK),
