@@ -10,6 +10,7 @@ use thalweg_train::Place;
 
 use crate::codec::{Codec, Encoder, RowEncoder};
 use crate::coordinator::Size;
+use crate::doing::Doing;
 use crate::error::ClusterError;
 use crate::ids::{Clock, ShardId, Slot, TableId};
 use crate::layout::{self, Layout, TableSpec};
@@ -113,6 +114,11 @@ pub trait Program {
     fn stop(&mut self, step: Step, pulled: &Pulled) -> Result<bool, ClusterError> {
         let _ = (step, pulled);
         Ok(false)
+    }
+
+    /// Called before the first step: a program that says in which phase of a step it is can be told apart from one that hangs.
+    fn watch(&mut self, doing: &Doing) {
+        let _ = doing;
     }
 
     /// What went wrong in the last step; it ends the run on this worker, and nothing is pushed.
@@ -323,8 +329,11 @@ impl Cluster {
         node.share_memory(self.config.shared_memory);
         failures.push(node.failure().clone());
         let n_slots = self.config.size.n_slots;
+        let doing = node.lock().doing.clone();
+        program.watch(&doing);
         let mut work = Work {
             node: node.clone(),
+            doing,
             failures,
             layout,
             tables,
@@ -358,6 +367,7 @@ impl Cluster {
 /// A worker's loop.
 struct Work<'a> {
     node: Node<WorkerProcess>,
+    doing: Doing,
     failures: Vec<Failure>, // of all machines in this process
     layout: Layout,
     tables: &'a [TableSpec],
@@ -522,6 +532,7 @@ impl Work<'_> {
     /// Waits for something to happen. Who is not reached for too long ends the wait, and the signal to end does.
     fn event(&mut self) -> Result<Option<Event>, ClusterError> {
         let step = Duration::from_millis(if self.is_asked() { 20 } else { 100 });
+        let began = Instant::now();
         loop {
             if let Some(event) = self.node.wait(step, WorkerProcess::take_event) {
                 return Ok(Some(event));
@@ -531,6 +542,7 @@ impl Work<'_> {
             let (silence, problem) = (self.node.silence(), self.node.problem());
             let wrong = self.node.lock().wrong(self.node.now(), silence, problem);
             self.waits.look(&wrong)?;
+            self.waits.look_who_holds(&wrong, began.elapsed());
             if self.is_asked() {
                 return Ok(None);
             }
@@ -573,6 +585,7 @@ impl Work<'_> {
         pulled: &Pulled,
     ) -> Result<(), ClusterError> {
         let step = Step { slot, n_slots: self.n_slots, clock };
+        self.doing.begin("compute");
         let gradients = program.compute(step, pulled);
         if let Some(problem) = program.problem() {
             return Err(problem);
@@ -589,6 +602,7 @@ impl Work<'_> {
             }
             request.push = Some(Arc::new(update));
         }
+        self.doing.rest();
         let saved = program.saved();
         self.node.step(|worker, now| worker.session().saved(saved, now));
         self.call(slot, wants, requests);

@@ -285,7 +285,7 @@ impl Coordinator {
         let news = heartbeat.epoch < self.view().epoch;
         let may_see = self.settled(now) || self.durable.yielding.contains_key(&id);
         let view = (news && may_see).then(|| self.view().clone());
-        out.push((Peer::Server(id), ToMember::Grant { lease, view }));
+        out.push((Peer::Server(id), ToMember::Grant { lease, view, held: None }));
     }
 
     fn worker_lives(&mut self, id: SessionId, heartbeat: &Heartbeat, now: Time, out: &mut Vec<Said>) {
@@ -312,7 +312,7 @@ impl Coordinator {
         }
         let news = heartbeat.epoch < self.view().epoch && self.settled(now);
         let view = news.then(|| self.view().clone());
-        out.push((to, ToMember::Grant { lease: None, view }));
+        out.push((to, ToMember::Grant { lease: None, view, held: None }));
     }
 
     /// Makes a new view if `f` or what follows from it changes anything.
@@ -390,7 +390,7 @@ impl Coordinator {
         if self.published == epoch {
             return;
         }
-        let grant = |view: &Arc<View>| ToMember::Grant { lease: None, view: Some(view.clone()) };
+        let grant = |view: &Arc<View>| ToMember::Grant { lease: None, view: Some(view.clone()), held: None };
         let view = self.view().clone();
         if self.settled(now) {
             self.published = epoch;

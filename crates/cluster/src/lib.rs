@@ -9,6 +9,7 @@ mod cluster;
 pub mod codec;
 pub mod control;
 pub mod coordinator;
+mod doing;
 mod error;
 mod hogwild;
 mod ids;
@@ -41,6 +42,7 @@ pub mod view;
 pub mod wire;
 
 pub use cluster::{Cluster, Gradients, Program, Pulled, Run, Step};
+pub use doing::Doing;
 pub use error::{ClusterError, Refusal, Unwelcome};
 pub use hogwild::Hogwild;
 pub use ids::{CallId, Clock, Epoch, Peer, RunId, ServerId, SessionId, ShardId, Slot, TableId};

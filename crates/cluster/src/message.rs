@@ -71,6 +71,8 @@ pub enum ToMember {
         lease: Option<Time>,
         /// The view, when it is news.
         view: Option<Arc<View>>,
+        /// Whom the round waits for that a worker waits for, in words.
+        held: Option<String>,
     },
     /// You are no member any more.
     Expelled {
@@ -275,6 +277,15 @@ pub struct Activity {
     pub usual: Duration,
 }
 
+/// A round that waits, or with staleness a clock that reads wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Behind {
+    /// Its clock.
+    pub clock: Clock,
+    /// The first slot that it waits for.
+    pub slot: Slot,
+}
+
 /// A sign of life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeat {
@@ -294,8 +305,8 @@ pub struct Heartbeat {
     pub counts: Counts,
     /// The clock of the newest checkpoint that it has made whole.
     pub saved: Option<Clock>,
-    /// The slot that it waits for, if there is one.
-    pub behind: Option<Slot>,
+    /// The round that waits for somebody, of a server.
+    pub behind: Option<Behind>,
     /// What it does now.
     pub activity: Activity,
     /// It has the result of the first slot, and would tell it.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use crate::error::{Refusal, Unwelcome};
 use crate::ids::{Clock, Epoch, Peer, RunId, ServerId, ShardId};
 use crate::message::{
-    Activity, Answer, Call, Counts, Data, FromMember, Heartbeat, Join, Message, Outcome, Outgoing, Role,
+    Activity, Answer, Behind, Call, Counts, Data, FromMember, Heartbeat, Join, Message, Outcome, Outgoing,
+    Role,
 };
 use crate::message::{Time, ToMember, Wish};
 use crate::replica::Replica;
@@ -142,7 +143,7 @@ impl Server {
                 self.unwelcome = Some(why);
             }
             ToMember::Welcome { .. } | ToMember::Refused { .. } => {}
-            ToMember::Grant { lease, view } => {
+            ToMember::Grant { lease, view, held: _ } => {
                 if let Some(sent) = lease {
                     self.lease.renew(sent, self.timing.lease);
                 }
@@ -303,11 +304,11 @@ impl Server {
             sent: now,
             caught_up,
             wish: if self.leaving { Wish::Leave } else { Wish::Stay },
-            waiting_for: self.waiting_for(),
+            waiting_for: String::new(),
             clock: self.replicas().filter_map(|(_, r)| Some(r.state()?.version())).min().unwrap_or(0),
             counts: self.counts,
             saved: None,
-            behind: None,
+            behind: self.behind(),
             activity: Activity::default(),
             keeps: false,
             handed: self.handed().collect(),
@@ -320,16 +321,9 @@ impl Server {
         self.replicas().filter(|(_, replica)| replica.is_handed()).map(|(shard, _)| shard)
     }
 
-    /// Whom the rounds under way wait for.
-    pub fn waiting_for(&self) -> String {
-        let lines = self.replicas.iter().filter_map(|(shard, (_, replica))| {
-            let missing = replica.missing_slots();
-            let slot = missing.first()?;
-            let owner = self.view.owner(*slot).and_then(|s| self.view.workers.get(&s));
-            let owner = owner.map_or("nobody", |m| &m.name);
-            Some(format!("{shard} at clock {} waits for {slot} of {owner}", replica.state()?.version()))
-        });
-        lines.collect::<Vec<_>>().join("; ")
+    /// The round under way that is furthest behind, and whom it waits for.
+    pub fn behind(&self) -> Option<Behind> {
+        self.replicas().filter_map(|(_, replica)| replica.behind()).min_by_key(|behind| behind.clock)
     }
 
     /// Takes back what may not be said without a lease, and collects the snapshots that were completed.

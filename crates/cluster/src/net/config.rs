@@ -177,7 +177,8 @@ impl Config {
         let lease = number(&get, "THALWEG_LEASE_MS", 300)?;
         let timing = Timing {
             lease: Duration::from_millis(lease as u64),
-            heartbeat: Duration::from_millis(lease as u64 / 5),
+            // People look at what is told with it, so a long lease is no reason to tell it rarely.
+            heartbeat: Duration::from_millis(lease as u64 / 5).min(Duration::from_millis(200)),
             retry: Duration::from_secs(1),
             ..Timing::default()
         };

@@ -16,4 +16,5 @@ mod silence;
 pub mod stream;
 #[cfg(feature = "tls")]
 pub mod tls;
+mod told;
 pub(crate) mod waits;

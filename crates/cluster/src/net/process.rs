@@ -1,6 +1,6 @@
 //! The processes of a cluster: coordinator, server, and a worker's session, each on sockets.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,14 @@ use super::handshake::random;
 use super::membership::Memory;
 use super::node::{Machine, Node, Trouble};
 use super::silence::Silent;
+use super::told::{AllTold, Told};
 use super::waits::{self, TOLD, Waits, Wrong};
 use crate::coordinator::{Coordinator, Durable, Said};
+use crate::doing::Doing;
 use crate::error::ClusterError;
 use crate::ids::{Clock, Peer, RunId, ServerId, Slot};
-use crate::message::{Counts, FromMember, Join, Message, Outgoing, Role, Time};
-use crate::report::{Progress, Report, Standing, holds};
+use crate::message::{Activity, Counts, FromMember, Join, Message, Outgoing, Role, Time, ToMember};
+use crate::report::{Report, Standing, holds};
 use crate::rule::Registry;
 use crate::server::{Server, Source};
 use crate::session::{Event, Session};
@@ -52,18 +54,9 @@ pub struct CoordinatorProcess {
     memory: Box<dyn Memory>,
     stored: Option<Durable>,
     problem: Option<String>, // why it could not be stored
-    told: BTreeMap<Peer, Told>,
+    told: AllTold,
     silent: Silent,
     patience: Duration,
-}
-
-struct Told {
-    waiting_for: String,
-    clock: Clock,
-    counts: Counts,
-    at: Time,
-    since: (Time, Clock), // for the speed
-    began: Time,
 }
 
 impl Machine for CoordinatorProcess {
@@ -73,19 +66,15 @@ impl Machine for CoordinatorProcess {
         }
         let Message::FromMember(message) = message else { return Vec::new() };
         if let FromMember::Heartbeat(h) = &message {
-            let told = self.told.entry(from).or_insert_with(|| Told {
-                waiting_for: String::new(),
-                clock: h.clock,
-                counts: h.counts,
-                at: now,
-                since: (now, h.clock),
-                began: now,
-            });
-            (told.waiting_for, told.clock, told.at) = (h.waiting_for.clone(), h.clock, now);
-            told.counts = h.counts;
+            self.told.hear(from, h, now);
             self.silent.hear(from, now);
         }
-        let out = self.coordinator.handle(from, message, now);
+        let mut out = self.coordinator.handle(from, message, now);
+        for (to, said) in out.iter_mut().filter(|(to, _)| *to == from) {
+            if let ToMember::Grant { held, .. } = said {
+                *held = self.told.held(self.coordinator.view(), *to, now);
+            }
+        }
         self.once_stored(out)
     }
 
@@ -98,6 +87,7 @@ impl Machine for CoordinatorProcess {
             return Vec::new();
         }
         let mut out = self.coordinator.tick(now);
+        self.told.retain(self.coordinator.view());
         for server in self.silent.look(self.coordinator.view(), now) {
             out.extend(self.coordinator.gone(Peer::Server(server), now));
         }
@@ -140,7 +130,7 @@ impl CoordinatorProcess {
             memory,
             stored,
             problem: None,
-            told: BTreeMap::new(),
+            told: AllTold::default(),
             silent: Silent::new(config),
             patience: config.timing.patience(),
         })
@@ -180,7 +170,7 @@ impl CoordinatorProcess {
     fn is_deserted(&self, now: Time) -> bool {
         let long = |told: &Told| now.saturating_sub(told.at) > self.patience;
         let servers = self.coordinator.view().servers.keys().map(|id| Peer::Server(*id));
-        servers.into_iter().all(|server| self.told.get(&server).is_none_or(long))
+        servers.into_iter().all(|server| self.told.get(server).is_none_or(long))
     }
 
     /// What is known of every process.
@@ -189,30 +179,15 @@ impl CoordinatorProcess {
         let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), Role::Server, m));
         let workers = view.workers.iter().map(|(id, m)| (Peer::Worker(*id), Role::Worker, m));
         let members = servers.chain(workers).map(|(peer, role, member)| {
-            let mut told = self.told.get_mut(&peer).map(|told| told.progress(now));
+            let mut told = self.told.progress(&view, peer, now);
             if let (Some(told), true) = (&mut told, self.silent.has_told(peer)) {
                 told.waiting_for = "SILENT, and nobody else has all of its shards".into();
             }
-            Standing { name: member.name.clone(), role, holds: holds(&view, peer), told }
+            let (name, host) = (member.name.clone(), member.host.clone());
+            Standing { name, role, host, holds: holds(&view, peer), told }
         });
         let (epoch, n_shards, n_slots) = (view.epoch, view.shards.len() as u32, view.slots.len() as u32);
         Report { epoch, n_shards, n_slots, members: members.collect() }
-    }
-}
-
-impl Told {
-    /// The speed is that since the last time.
-    fn progress(&mut self, now: Time) -> Progress {
-        let (since, clock) = std::mem::replace(&mut self.since, (now, self.clock));
-        let seconds = now.saturating_sub(since).as_secs_f32().max(1e-3);
-        Progress {
-            clock: self.clock,
-            speed: self.clock.saturating_sub(clock) as f32 / seconds,
-            counts: self.counts,
-            lived: now.saturating_sub(self.began),
-            silence: now.saturating_sub(self.at),
-            waiting_for: self.waiting_for.clone(),
-        }
     }
 }
 
@@ -238,7 +213,7 @@ impl CoordinatorProcess {
         for (name, kind, help, value) in families {
             text += &format!("# HELP thalweg_{name} {help}\n# TYPE thalweg_{name} {kind}\n");
             for (peer, process, role) in &members {
-                if let Some(told) = self.told.get(peer) {
+                if let Some(told) = self.told.get(*peer) {
                     let process = process.replace(['\\', '"', '\n'], "_");
                     let labels = format!("process=\"{process}\",role=\"{role}\"");
                     text += &format!("thalweg_{name}{{{labels}}} {}\n", value(told, now));
@@ -322,7 +297,7 @@ impl ServerProcess {
     }
 
     fn wrong(&self, silence: Duration, problem: Option<String>) -> Wrong {
-        Wrong { silence, problem, troubles: self.troubles.clone(), lacks: None, deserted: None }
+        Wrong { silence, problem, troubles: self.troubles.clone(), ..Wrong::default() }
     }
 }
 
@@ -331,11 +306,11 @@ impl Machine for ServerProcess {
         let out = self.server.handle(from, message, now);
         self.save();
         self.reborn();
-        waits::told(out, &self.troubles, "")
+        waits::told(out, &self.troubles, "", &Activity::default())
     }
 
     fn tick(&mut self, now: Time) -> Vec<Outgoing> {
-        waits::told(self.server.tick(now), &self.troubles, "")
+        waits::told(self.server.tick(now), &self.troubles, "", &Activity::default())
     }
 
     fn troubled(&mut self, troubles: Vec<Trouble>) {
@@ -396,8 +371,11 @@ pub struct WorkerProcess {
     events: VecDeque<Event>,
     troubles: Vec<(String, Trouble)>,
     joined: Option<Time>, // when it was let in
+    held: Option<String>, // whom the round waits for, as the coordinator last said
     /// Time spent waiting for others.
     pub waited: Duration,
+    /// What the worker does.
+    pub doing: Doing,
 }
 
 impl WorkerProcess {
@@ -411,7 +389,9 @@ impl WorkerProcess {
             events: VecDeque::new(),
             troubles: Vec::new(),
             joined: None,
+            held: None,
             waited: Duration::ZERO,
+            doing: Doing::default(),
         }
     }
 
@@ -460,7 +440,7 @@ impl WorkerProcess {
         let lacks = self.lacks().zip(self.joined.map(|at| now.saturating_sub(at)));
         let view = self.session.view();
         let deserted = view.restored.filter(|_| view.servers.is_empty());
-        Wrong { silence, problem, troubles: self.troubles.clone(), lacks, deserted }
+        Wrong { silence, problem, troubles: self.troubles.clone(), lacks, deserted, held: self.held.clone() }
     }
 
     /// Who has never come.
@@ -474,14 +454,18 @@ impl WorkerProcess {
 
 impl Machine for WorkerProcess {
     fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
+        if let Message::ToMember(ToMember::Grant { held, .. }) = &message {
+            self.held.clone_from(held);
+        }
         let (out, events) = self.session.handle(from, message, now);
         self.events.extend(events);
         self.joined = self.session.id().and(self.joined.or(Some(now)));
-        waits::told(out, &self.troubles, &self.lacks().unwrap_or_default())
+        waits::told(out, &self.troubles, &self.lacks().unwrap_or_default(), &self.doing.activity())
     }
 
     fn tick(&mut self, now: Time) -> Vec<Outgoing> {
-        waits::told(self.session.tick(now), &self.troubles, &self.lacks().unwrap_or_default())
+        let out = self.session.tick(now);
+        waits::told(out, &self.troubles, &self.lacks().unwrap_or_default(), &self.doing.activity())
     }
 
     fn troubled(&mut self, troubles: Vec<Trouble>) {

@@ -220,6 +220,7 @@ where
             loaders: BTreeMap::new(),
             problem: None,
             began: std::time::Instant::now(),
+            doing: Default::default(),
             end: cluster.stopper(),
         };
         let mut compiled = learning.compile();
