@@ -252,8 +252,8 @@ pub enum Refusal {
         /// The function's name.
         function: String,
     },
-    /// A table that was never created.
-    #[error("push: there is no {table}; create it first")]
+    /// A table that was not created when the run began, and never will be.
+    #[error("there is no {table}; is it among the tables that the program begins with?")]
     NoTable {
         /// The table.
         table: TableId,

@@ -187,7 +187,7 @@ impl Replica {
         state.mark(call.slot)?;
         if let Some(parts) = &call.create {
             let missing = state.missing(parts)?;
-            if !missing.is_empty() {
+            if !missing.is_empty() || !state.is_created() {
                 self.append(Record::Create(Arc::new(missing)));
             }
         }

@@ -38,7 +38,7 @@ use crate::message::Data;
 /// The bytes of a header.
 pub const HEADER: usize = 32;
 const MAGIC: [u8; 4] = *b"THWG";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Frames are counted up to this.
 const NUMBERS: u32 = 1 << 24;
 
