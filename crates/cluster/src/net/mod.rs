@@ -11,6 +11,7 @@ pub mod node;
 pub mod process;
 mod pulse;
 mod queue;
+mod reading;
 mod sharing;
 mod silence;
 pub mod stream;

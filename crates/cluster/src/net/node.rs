@@ -12,7 +12,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufReader};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,6 +26,7 @@ use super::handshake::Unproved;
 use super::membership::Membership;
 use super::pulse::Pulse;
 use super::queue::{Frames, Queue};
+use super::reading::Reading;
 use super::sharing::{self, Ends};
 use super::stream::{LinkId, Security, Stream};
 use crate::error::ClusterError;
@@ -559,11 +560,10 @@ impl<M: Machine> Node<M> {
             let _ = frames.write(&mut writer, Lanes::sharing(outlet));
             writer.shutdown();
         });
-        // For headers and small messages; large arrays pass it by, but for what comes in with their header.
-        let mut reader = BufReader::with_capacity(1 << 13, stream);
         let mut incoming = Incoming::sharing(Limits::default(), inlet);
-        // A malformed frame ends this connection and nothing else.
-        while let Ok(Some((from, message))) = incoming.read(&mut reader) {
+        let mut reading = Reading::new(stream);
+        // A malformed frame, or half of one, ends this connection and nothing else.
+        while let Ok(Ok(Some((from, message)))) = reading.as_mut().map(|r| r.next(&mut incoming)) {
             self.0.received.fetch_add(incoming.take_received(), Ordering::Relaxed);
             if self.is_closed() {
                 break;
