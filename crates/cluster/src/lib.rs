@@ -9,6 +9,7 @@ mod cluster;
 pub mod codec;
 pub mod control;
 pub mod coordinator;
+mod dividing;
 mod doing;
 mod error;
 mod hogwild;
@@ -23,6 +24,7 @@ pub mod net;
 #[cfg(feature = "object-store")]
 mod objects;
 mod optimise;
+mod packing;
 pub mod placement;
 pub mod programs;
 pub mod replica;
@@ -40,6 +42,7 @@ pub mod table;
 mod training;
 pub mod view;
 pub mod wire;
+mod work;
 
 pub use cluster::{Cluster, Gradients, Program, Pulled, Run, Step};
 pub use doing::Doing;
