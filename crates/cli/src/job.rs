@@ -215,6 +215,19 @@ impl Job {
     /// Says what begins, in one process of the cluster that it begins on.
     fn begin(&self, what: &str) -> Result<Cluster> {
         let mut cluster = Cluster::from_env()?;
+        // Where the data lie may differ from host to host.
+        let Settings { recipe, batch, lr, components, penalty, seed, samples, .. } = self.settings.clone();
+        cluster = cluster.with_setting("recipe", recipe).with_setting("seed", seed);
+        let numbers = [
+            ("batch", batch.map(|n| n as f64)),
+            ("components", components.map(|n| n as f64)),
+            ("learning rate", lr),
+            ("penalty", penalty),
+            ("samples", samples.map(|n| n as f64)),
+        ];
+        for (name, value) in numbers {
+            cluster = value.into_iter().fold(cluster, |cluster, value| cluster.with_setting(name, value));
+        }
         if let Some(slots) = self.settings.slots {
             cluster = cluster.with_slots(slots);
             let there = cluster.n_slots();

@@ -4,15 +4,19 @@ mod support;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::ByHand;
-use thalweg_cluster::message::Data;
+use thalweg_cluster::message::{Call, Data};
 use thalweg_cluster::net::handshake::{self, Secret};
+use thalweg_cluster::state::Update;
+use thalweg_cluster::table::Delta;
 use thalweg_cluster::wire::Frame;
-use thalweg_cluster::{Epoch, Peer, SessionId, ShardId};
+use thalweg_cluster::{CallId, Epoch, Peer, SessionId, ShardId, Slot, TableId};
 
 const SECRET: &str = "known";
+const PROGRAM: [&str; 2] = ["100000", "5"];
 /// Much longer than it takes, for a busy machine.
 const ENOUGH: Duration = Duration::from_secs(30);
 
@@ -77,15 +81,39 @@ fn clock(status: &str) -> u64 {
     line.split("clock ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap()
 }
 
-#[test]
-fn garbage_and_half_and_large_and_repeated_frames_end_their_connection_and_nothing_else() {
+/// A cluster at work, and the address of its server.
+fn running() -> (ByHand, String) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let data = format!("127.0.0.1:{port}");
     let mut processes = ByHand::new(&[("THALWEG_SECRET", SECRET)]);
     processes.start("coordinator-0", &["coordinate"], &[]);
-    processes.start("server-0", &[], &[("THALWEG_BIND", &data)]);
-    processes.start("worker-0", &["100000", "5"], &[]);
-    let before = clock(&processes.until("worker-0: slots 0, clock 1"));
+    processes.start("server-0", &PROGRAM, &[("THALWEG_BIND", &data)]);
+    processes.start("worker-0", &PROGRAM, &[]);
+    processes.until("worker-0: slots 0, clock 1");
+    (processes, data)
+}
+
+/// Waits until the worker has made some steps more.
+fn goes_on(processes: &mut ByHand) {
+    assert!(processes.lives("server-0") && processes.lives("worker-0"));
+    let (begun, before) = (Instant::now(), clock(&processes.status()));
+    while clock(&processes.status()) < before + 20 {
+        assert!(begun.elapsed() < ENOUGH, "nobody works any more");
+    }
+}
+
+/// Kilobytes in memory and threads of a process.
+fn costs(pid: u32) -> [u64; 2] {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    ["VmRSS:", "Threads:"].map(|name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    })
+}
+
+#[test]
+fn garbage_and_half_and_large_and_repeated_frames_end_their_connection_and_nothing_else() {
+    let (mut processes, data) = running();
 
     // Without a proof, at both ports: garbage, half a proof, and a proof that was good once.
     for address in [&data, &processes.address] {
@@ -133,9 +161,89 @@ fn garbage_and_half_and_large_and_repeated_frames_end_their_connection_and_nothi
     stream.write_all(&good).unwrap();
     assert!(has_ended(&mut stream, ENOUGH), "the same frame again");
 
-    assert!(processes.lives("server-0") && processes.lives("worker-0"));
-    let begun = Instant::now();
-    while clock(&processes.status()) < before + 20 {
-        assert!(begun.elapsed() < ENOUGH, "nobody works any more");
+    goes_on(&mut processes);
+}
+
+/// A push of 4 MB.
+fn large() -> Vec<u8> {
+    let update = Update::from([(TableId(0), Delta::Dense(Arc::new(vec![1.0; 1 << 20])))]);
+    let call = Call {
+        epoch: Epoch(0),
+        shard: ShardId(0),
+        id: CallId(1),
+        slot: Slot(0),
+        clock: 0,
+        create: None,
+        push: Some(Arc::new(update)),
+        pull: None,
+        fresh: false,
+        save: false,
+    };
+    let mut bytes = Vec::new();
+    Frame::new(Peer::Worker(SessionId(999_999)), &Data::Call(call)).write(&mut bytes).unwrap();
+    bytes
+}
+
+/// Nobody says that it ends there: the sockets stay open.
+#[test]
+fn what_is_half_sent_loses_its_connection_after_a_while_and_costs_nothing() {
+    let (mut processes, data) = running();
+    let pid = processes.pid("server-0");
+    let [memory, threads] = costs(pid);
+    let (small, large) = (frame(), large());
+    let mut halves = Vec::new();
+    for _ in 0..20 {
+        for (what, bytes) in [
+            ("half the start of a header", &small[..10]),
+            ("half a header", &small[..20]),
+            ("half a text", &small[..small.len() - 1]),
+            ("a thousandth of a push", &large[..4000]),
+        ] {
+            let mut stream = peer(&data);
+            stream.write_all(bytes).unwrap();
+            halves.push((what, stream));
+        }
+        let mut offers = TcpStream::connect(&data).unwrap();
+        handshake::connect(&mut offers, &Secret::new(SECRET)).unwrap();
+        offers.write_all(&[0; 20]).unwrap();
+        halves.push(("half an offer of memory", offers));
     }
+    goes_on(&mut processes);
+    for (what, stream) in &mut halves {
+        assert!(has_ended(stream, ENOUGH), "{what} is waited for");
+    }
+    let begun = Instant::now();
+    while costs(pid)[1] > threads {
+        assert!(
+            begun.elapsed() < ENOUGH,
+            "a thread is left of a connection that has ended: {:?}",
+            costs(pid)
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let now = costs(pid)[0];
+    assert!(now < memory + (32 << 10), "{memory} kB before, {now} kB after {} halves", halves.len());
+    goes_on(&mut processes);
+}
+
+/// Every byte comes in time, and all of them do not.
+#[test]
+fn a_proof_that_drips_is_not_waited_for() {
+    let (mut processes, data) = running();
+    for address in [&data, &processes.address.clone()] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let mut n = 0;
+        while n < 63 && stream.write_all(&[1]).is_ok() && !has_ended(&mut stream, Duration::from_millis(300))
+        {
+            n += 1;
+        }
+        assert!(n < 30, "{address} has waited for {n} bytes");
+    }
+    // A frame of HTTP/2 that says more than it sends, after a proof.
+    let mut half = TcpStream::connect(&processes.address).unwrap();
+    handshake::connect(&mut half, &Secret::new(SECRET)).unwrap();
+    half.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    half.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 200, 1, 4, 0]).unwrap();
+    assert!(has_ended(&mut half, ENOUGH), "half a frame of HTTP/2");
+    goes_on(&mut processes);
 }

@@ -24,7 +24,7 @@ impl Processes {
         let thalweg = Path::new(env!("CARGO_BIN_EXE_thalweg"));
         for (file, arguments, role) in [
             (thalweg, &["coordinate"][..], "coordinator"),
-            (&counting(), &[], "server"),
+            (&counting(), &["100000", "10"], "server"),
             (&counting(), &["100000", "10"], "worker"),
         ] {
             let mut command = Command::new(file);

@@ -161,9 +161,9 @@ fn a_network_that_is_cut_beyond_the_lease_and_heals_changes_nothing() {
     let Some(mut network) = Network::new("cut") else { return };
     let (thalweg, program) = (Path::new(env!("CARGO_BIN_EXE_thalweg")), counting());
     network.start("west", "coordinator", thalweg, &["coordinate"]);
-    network.start("west", "server-0", &program, &[]);
-    network.start("east", "server-1", &program, &[]);
     let work = ["250", "10"];
+    network.start("west", "server-0", &program, &work);
+    network.start("east", "server-1", &program, &work);
     let west = network.start("west", "worker-0", &program, &work);
     let east = network.start("east", "worker-1", &program, &work);
     until(&west, 10);
@@ -211,7 +211,7 @@ fn a_server_whose_port_swallows_everything_is_named_and_then_an_error() {
     }
     network.start_with(&ONE, "west", "coordinator", thalweg, &["coordinate"]);
     let bound = [&ONE[..], &[("THALWEG_BIND", "10.77.1.2")]].concat();
-    network.start_with(&bound, "east", "server-0", &program, &[]);
+    network.start_with(&bound, "east", "server-0", &program, &["100", "10"]);
     let started = Instant::now();
     let (_, errors) = network.start_with(&ONE, "west", "worker-0", &program, &["100", "10"]);
     let told = errors.until("worker-0: waits for server-0 at 10.77.1.2:") - started;
@@ -231,7 +231,7 @@ fn a_server_that_listens_at_all_addresses_is_reached_from_another_host() {
     let (thalweg, program) = (Path::new(env!("CARGO_BIN_EXE_thalweg")), counting());
     network.start_with(&ONE, "west", "coordinator", thalweg, &["coordinate"]);
     let anywhere = [&ONE[..], &[("THALWEG_BIND", "0.0.0.0")]].concat();
-    network.start_with(&anywhere, "east", "server-0", &program, &[]);
+    network.start_with(&anywhere, "east", "server-0", &program, &["20", "1"]);
     let (lines, _) = network.start_with(&ONE, "west", "worker-0", &program, &["20", "1"]);
     assert_eq!(lines.iter().last().expect("it prints a hash"), alone("20", "1"));
 }

@@ -81,6 +81,74 @@ fn a_closed_port_of_a_server_is_named_and_then_an_error() {
     worker.until("is its port open from here?");
 }
 
+/// Waiting cannot mend a secret, so none of these is waited for as long as a coordinator that is not there.
+#[test]
+fn a_wrong_secret_is_final_at_once_and_the_variable_is_named() {
+    for (right, wrong, says) in [
+        ("known", "guess", "the secret was refused; set THALWEG_SECRET"),
+        ("known", "", "a secret is wanted there, and this process has none; set THALWEG_SECRET"),
+        ("", "guess", "no secret is wanted there; unset THALWEG_SECRET"),
+    ] {
+        let mut processes = ByHand::new(&[("THALWEG_GIVE_UP_MS", "600000"), ("THALWEG_SECRET", right)]);
+        processes.start("coordinator-0", &["coordinate"], &[]);
+        processes.until("view 0");
+        for name in ["worker-0", "server-0"] {
+            let began = Instant::now();
+            let errors = processes.start(name, &LONG, &[("THALWEG_SECRET", wrong)]);
+            assert_eq!(processes.ended(name).code(), Some(1));
+            println!("{name} with {wrong:?} for {right:?}: ended after {} ms", began.elapsed().as_millis());
+            // It takes 0.2 s where nobody else is at work.
+            assert!(began.elapsed() < Duration::from_secs(10), "it tried again and again");
+            errors.until(says);
+        }
+        let mut status = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+        let output =
+            status.args(["status", &processes.address]).env("THALWEG_SECRET", wrong).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(says), "{said}");
+    }
+}
+
+/// The lease is long, so that the worker keeps its slot while it is stopped.
+#[test]
+fn status_and_who_waits_name_the_worker_that_holds_up_a_round() {
+    const STEPS: [&str; 2] = ["100000", "300"];
+    let mut processes = ByHand::new(&[("THALWEG_LEASE_MS", "20000"), ("THALWEG_WORKERS", "2")]);
+    processes.start("coordinator-0", &["coordinate"], &[]);
+    processes.start("server-0", &STEPS, &[]);
+    let waits = processes.start("worker-0", &STEPS, &[]);
+    processes.start("worker-1", &STEPS, &[]);
+    // A worker that computes says so, and how long that usually takes.
+    processes.until(", in compute for 0.");
+    processes.until("clock 3, ");
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let sentence = format!(" waits for worker-1 on host {}", host.trim());
+    let pid = processes.pid("worker-1").to_string();
+    let signal =
+        |signal: &str| assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    signal("-STOP");
+    let status = processes.until(" not heard of for 2.");
+    println!("{status}");
+    for name in ["server-0: ", "worker-0: "] {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        let (_, tail) = line.rsplit_once(", round ").unwrap_or_else(|| panic!("{line}"));
+        assert!(tail.contains(&sentence), "{line}");
+        // Unless the moment of the stop was that between two steps.
+        assert!(tail.contains(", in compute for 2.") || tail.contains("which waits for"), "{line}");
+    }
+    waits.until(&format!("{sentence},"));
+    signal("-CONT");
+    let then = processes.status();
+    let clock = |status: &str| -> u64 {
+        let line = status.lines().find(|l| l.starts_with("worker-1")).expect("it keeps its place");
+        line.split("clock ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap()
+    };
+    let began = Instant::now();
+    while clock(&processes.status()) < clock(&then) + 2 {
+        assert!(began.elapsed() < ENOUGH, "the round goes on");
+    }
+}
+
 #[test]
 fn a_worker_without_servers_says_so() {
     let mut processes = ByHand::new(&[GIVE_UP]);

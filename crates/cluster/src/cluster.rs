@@ -4,26 +4,28 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use thalweg_train::Place;
 
-use crate::codec::{Codec, Encoder, RowEncoder};
+use crate::codec::Codec;
 use crate::coordinator::Size;
+use crate::dividing::Gathered;
+use crate::doing::Doing;
 use crate::error::ClusterError;
-use crate::ids::{Clock, ShardId, Slot, TableId};
+use crate::ids::{Clock, Slot, TableId};
 use crate::layout::{self, Layout, TableSpec};
-use crate::leaving::Leaving;
 use crate::net::config::{Config, Part};
-use crate::net::node::{Failure, Node};
-use crate::net::process::{self, ALONE, Among, Departure, WorkerProcess};
+use crate::net::node::Node;
+use crate::net::process::{self, Departure, WorkerProcess};
 use crate::net::waits::Waits;
+use crate::packing::Encoders;
 use crate::rule::{Registry, UpdateRule};
-use crate::session::{Event, Request};
-use crate::state::{Reads, Update, Wants};
+use crate::state::Wants;
 use crate::storage::Storage;
 use crate::sync::Sync;
-use crate::table::{Delta, Values, Want, reuse};
+use crate::table::{Delta, Values, Want};
+use crate::work::Work;
 
 /// How long a worker waits for the word that it has left.
 const GOODBYE: Duration = Duration::from_millis(300);
@@ -115,6 +117,11 @@ pub trait Program {
         Ok(false)
     }
 
+    /// Called before the first step: a program that says in which phase of a step it is can be told apart from one that hangs.
+    fn watch(&mut self, doing: &Doing) {
+        let _ = doing;
+    }
+
     /// What went wrong in the last step; it ends the run on this worker, and nothing is pushed.
     fn problem(&mut self) -> Option<ClusterError> {
         None
@@ -181,6 +188,13 @@ impl Cluster {
     /// Saves all shards at clock boundaries, and goes on from what was saved.
     pub fn with_storage(mut self, storage: Storage) -> Self {
         self.storage = Some(storage);
+        self
+    }
+
+    /// Says something about the program that must be the same in all processes of a run, such as a learning rate: one that
+    /// has another value is not let in, and its error names both.
+    pub fn with_setting(mut self, name: impl Into<String>, value: impl ToString) -> Self {
+        self.config.settings.insert(name.into(), value.to_string());
         self
     }
 
@@ -310,6 +324,9 @@ impl Cluster {
         self.config.size.n_shards = Some(n_shards);
         let layout = Layout::of(tables, n_shards);
         self.config.shard_bytes = layout.bytes();
+        let every = self.storage.as_ref().map_or("never".to_owned(), |s| s.every.to_string());
+        self = self.with_setting("clocks", clocks).with_setting("clocks between checkpoints", every);
+        self = self.with_setting("tables", layout::in_words(tables));
         if self.config.part == Part::Server {
             let served = process::serve(&self.config, self.registry, self.storage, &self.end);
             end_process(&self.config, served);
@@ -325,8 +342,11 @@ impl Cluster {
         node.share_memory(self.config.shared_memory);
         failures.push(node.failure().clone());
         let n_slots = self.config.size.n_slots;
+        let doing = node.lock().doing.clone();
+        program.watch(&doing);
         let mut work = Work {
             node: node.clone(),
+            doing,
             failures,
             layout,
             tables,
@@ -337,7 +357,7 @@ impl Cluster {
             asked: BTreeMap::new(),
             codec: self.config.codec,
             encoders: Encoders::default(),
-            gathered: Pulled::new(),
+            gathered: Gathered::default(),
         };
         let result = work.run(&mut program);
         node.step(|worker, now| worker.session().leave(now));
@@ -354,334 +374,5 @@ impl Cluster {
             end_process(&self.config, Ok(Departure::Asked));
         }
         result
-    }
-}
-
-/// A worker's loop.
-struct Work<'a> {
-    node: Node<WorkerProcess>,
-    failures: Vec<Failure>, // of all machines in this process
-    layout: Layout,
-    tables: &'a [TableSpec],
-    clocks: Clock,
-    n_slots: usize,
-    end: Arc<AtomicBool>,
-    waits: Waits,
-    asked: BTreeMap<Slot, Wants>, // what each slot's call under way reads
-    codec: Codec,
-    encoders: Encoders,
-    gathered: Pulled, // what was last put together of several shards: memory for the next
-}
-
-/// What codecs have left out. It stays with the worker: who takes over a slot begins with nothing left out.
-#[derive(Default)]
-struct Encoders {
-    dense: BTreeMap<(Slot, TableId, ShardId), Encoder>,
-    rows: BTreeMap<(Slot, TableId, ShardId), RowEncoder>,
-}
-
-fn pack(encoders: &mut Encoders, codec: Codec, key: (Slot, TableId, ShardId), delta: &mut Delta) {
-    let values = match delta {
-        Delta::Dense(values) => &values[..],
-        Delta::Cut(values, range) => &values[range.clone()],
-        Delta::Rows(rows, values) => {
-            // The largest of a few rows' values would be a poor choice, and their positions as large as what is saved.
-            if !matches!(codec, Codec::TopK(_)) {
-                let encoder = encoders.rows.entry(key).or_insert_with(|| RowEncoder::new(codec));
-                let encoded = encoder.encode(rows, values);
-                *delta = Delta::PackedRows(rows.clone(), Arc::new(encoded));
-            }
-            return;
-        }
-        Delta::Packed(_) | Delta::PackedRows(..) => return,
-    };
-    let encoder = encoders.dense.entry(key).or_insert_with(|| Encoder::new(codec, values.len()));
-    *delta = Delta::Packed(Arc::new(encoder.encode(values)));
-}
-
-impl Work<'_> {
-    fn run(&mut self, program: &mut impl Program) -> Result<Run, ClusterError> {
-        let start = Instant::now();
-        let (mut waited, mut steps) = (Duration::ZERO, 0);
-        let mut finished: BTreeMap<Slot, Pulled> = BTreeMap::new();
-        let mut owned: BTreeMap<Slot, Clock> = BTreeMap::new();
-        let mut leaving = Leaving::default();
-        loop {
-            let begin = Instant::now();
-            let event = self.event()?;
-            waited += begin.elapsed();
-            self.node.lock().waited = waited;
-            if let Some(event) = event {
-                match event {
-                    Event::Gained { slot, clock } => {
-                        self.node.lock().check()?;
-                        owned.insert(slot, clock);
-                        leaving.gained(slot, clock);
-                        self.pull(program, slot, clock);
-                    }
-                    Event::Dropped { slot } => {
-                        self.let_go(program, slot);
-                        owned.remove(&slot);
-                        finished.remove(&slot);
-                        leaving.dropped(slot);
-                    }
-                    Event::Done { slot, clock, reads, .. } => {
-                        if let Some((clock, pulled)) = leaving.saved() {
-                            let step = Step { slot, n_slots: self.n_slots, clock };
-                            if !program.stop(step, &pulled)? {
-                                return Err(ClusterError::Interrupted { clock });
-                            }
-                            let (elapsed, traffic) = (start.elapsed(), self.node.traffic());
-                            // Nobody else is there to tell it.
-                            let keeper = true;
-                            return Ok(Run { pulled, slot, clock, keeper, steps, waited, elapsed, traffic });
-                        }
-                        let wants = self.asked.remove(&slot).unwrap_or_default();
-                        let pulled = self.gather(&wants, &reads.into_iter().flatten().collect::<Vec<_>>());
-                        let was = owned.insert(slot, clock);
-                        // The last read of a slot waits for everybody: it comes twice at this clock.
-                        if clock >= self.clocks && was == Some(clock) {
-                            finished.insert(slot, pulled);
-                        } else if clock >= self.clocks {
-                            self.pull(program, slot, clock);
-                        } else if leaving.goes_on(clock) {
-                            steps += 1;
-                            self.step(program, slot, clock, &pulled)?;
-                            leaving.began(slot, clock + 1);
-                        } else {
-                            leaving.stands(slot, clock, pulled);
-                        }
-                    }
-                    Event::Kept => {}
-                    Event::Refused { refusal, .. } => return Err(refusal.into()),
-                    Event::Ended(Some(e)) => return Err(e),
-                    Event::Ended(None) if self.is_asked() => {
-                        let clock = owned.values().copied().min().unwrap_or(0);
-                        return Err(ClusterError::Interrupted { clock });
-                    }
-                    Event::Ended(None) => {
-                        owned.keys().for_each(|slot| self.let_go(program, *slot));
-                        (owned, finished) = Default::default();
-                        leaving.clear();
-                        self.node.step(|worker, _| {
-                            worker.reborn();
-                            Vec::new()
-                        });
-                    }
-                }
-            }
-            let done = !owned.is_empty() && owned.keys().all(|slot| finished.contains_key(slot));
-            if done && let Some(keeper) = self.keeps(&finished) {
-                let (slot, pulled) = finished.pop_first().expect("there is a slot");
-                let (elapsed, traffic) = (start.elapsed(), self.node.traffic());
-                let clock = self.clocks;
-                return Ok(Run { pulled, slot, clock, keeper, steps, waited, elapsed, traffic });
-            }
-            if self.is_asked() {
-                leaving.ask();
-                while let Some((slot, clock, pulled)) = leaving.behind() {
-                    steps += 1;
-                    self.step(program, slot, clock, &pulled)?;
-                    leaving.began(slot, clock + 1);
-                }
-                if !self.leave(&mut leaving) {
-                    let clock = owned.values().copied().min().unwrap_or(0);
-                    return Err(ClusterError::Interrupted { clock });
-                }
-            }
-        }
-    }
-
-    fn is_asked(&self) -> bool {
-        self.end.load(Ordering::Relaxed)
-    }
-
-    /// Leaves the slots to the others, or as the last one has them saved when all stand at one clock. Whether there is
-    /// still something to wait for.
-    fn leave(&mut self, leaving: &mut Leaving) -> bool {
-        let among = self.node.lock().among();
-        match among {
-            Among::Nobody => return false,
-            Among::Others => {
-                if leaving.may_go() {
-                    self.node.step(|worker, now| worker.session().would_leave(now));
-                    return self.node.silence() < ALONE;
-                }
-            }
-            Among::Last => {
-                if let Some(clock) = leaving.save(self.n_slots) {
-                    // Before the first step there is nothing to save.
-                    if clock == 0 {
-                        return false;
-                    }
-                    let save = Request { save: true, ..Request::default() };
-                    self.call(Slot(0), Wants::new(), vec![save; self.layout.n_shards()]);
-                }
-            }
-        }
-        !leaving.is_late()
-    }
-
-    /// Waits for something to happen. Who is not reached for too long ends the wait, and the signal to end does.
-    fn event(&mut self) -> Result<Option<Event>, ClusterError> {
-        let step = Duration::from_millis(if self.is_asked() { 20 } else { 100 });
-        loop {
-            if let Some(event) = self.node.wait(step, WorkerProcess::take_event) {
-                return Ok(Some(event));
-            }
-            self.failures.iter().try_for_each(Failure::check)?;
-            let (silence, problem) = (self.node.silence(), self.node.problem());
-            let wrong = self.node.lock().wrong(self.node.now(), silence, problem);
-            self.waits.look(&wrong)?;
-            if self.is_asked() {
-                return Ok(None);
-            }
-        }
-    }
-
-    /// Whether this worker tells the result, once that is decided. Only who has the first slot asks: it may have had it
-    /// for long, or have got it from somebody who was slow or has left.
-    fn keeps(&self, finished: &BTreeMap<Slot, Pulled>) -> Option<bool> {
-        if !finished.contains_key(&Slot(0)) {
-            return Some(false);
-        }
-        let mut keeps = None;
-        self.node.step(|worker, now| {
-            let (out, chosen) = worker.session().keeps(now);
-            keeps = chosen;
-            out
-        });
-        keeps
-    }
-
-    fn let_go(&mut self, program: &mut impl Program, slot: Slot) {
-        program.let_go(slot);
-        self.encoders.dense.retain(|(of, ..), _| *of != slot);
-        self.encoders.rows.retain(|(of, ..), _| *of != slot);
-    }
-
-    fn pull(&mut self, program: &mut impl Program, slot: Slot, clock: Clock) {
-        let wants = program.wants(Step { slot, n_slots: self.n_slots, clock }, self.tables);
-        let mut requests = self.divide(&wants);
-        requests.iter_mut().for_each(|r| r.fresh = clock >= self.clocks);
-        self.call(slot, wants, requests);
-    }
-
-    fn step(
-        &mut self,
-        program: &mut impl Program,
-        slot: Slot,
-        clock: Clock,
-        pulled: &Pulled,
-    ) -> Result<(), ClusterError> {
-        let step = Step { slot, n_slots: self.n_slots, clock };
-        let gradients = program.compute(step, pulled);
-        if let Some(problem) = program.problem() {
-            return Err(problem);
-        }
-        let wants = program.wants(Step { clock: clock + 1, ..step }, self.tables);
-        let mut requests = self.divide(&wants);
-        for (shard, request) in (0..).map(ShardId).zip(&mut requests) {
-            let part = |(id, delta): &(TableId, Delta)| Some((*id, self.part(shard, *id, delta)?));
-            let mut update: Update = gradients.iter().filter_map(part).collect();
-            if self.codec != Codec::F32 {
-                for (id, delta) in update.iter_mut().filter(|(id, _)| !program.is_exact(**id)) {
-                    pack(&mut self.encoders, self.codec, (slot, *id, shard), delta);
-                }
-            }
-            request.push = Some(Arc::new(update));
-        }
-        let saved = program.saved();
-        self.node.step(|worker, now| worker.session().saved(saved, now));
-        self.call(slot, wants, requests);
-        Ok(())
-    }
-
-    fn call(&mut self, slot: Slot, wants: Wants, requests: Vec<Request>) {
-        self.asked.insert(slot, wants);
-        self.node.step(|worker, now| {
-            // The slot may have gone and come back while this was computed, with another clock: then it begins anew.
-            let gone = worker.has_dropped(slot);
-            if gone { Vec::new() } else { worker.session().call(slot, requests, now) }
-        });
-    }
-
-    /// What each shard is to read.
-    fn divide(&self, wants: &Wants) -> Vec<Request> {
-        let shards = (0..self.layout.n_shards() as u32).map(ShardId);
-        let part = |shard: ShardId, want: &Want| match want {
-            Want::Rows(rows) => {
-                let here = rows.iter().copied().filter(|row| self.layout.shard_of_row(*row) == shard);
-                Want::Rows(Arc::new(here.collect()))
-            }
-            other => other.clone(),
-        };
-        shards
-            .map(|shard| {
-                let pull = wants.iter().map(|(id, want)| (*id, part(shard, want))).collect();
-                Request { pull: Some(Arc::new(pull)), ..Request::default() }
-            })
-            .collect()
-    }
-
-    /// The part of a gradient that lies in a shard.
-    fn part(&self, shard: ShardId, id: TableId, delta: &Delta) -> Option<Delta> {
-        match delta {
-            Delta::Dense(values) => {
-                let range = self.layout.range(id, shard);
-                // A gradient of another length is refused by the shard, with both lengths.
-                let whole = range.len() == values.len() || range.end > values.len();
-                let all = || Delta::Dense(values.clone());
-                Some(if whole { all() } else { Delta::Cut(values.clone(), range) })
-            }
-            Delta::Packed(_) | Delta::PackedRows(..) | Delta::Cut(..) => {
-                self.part(shard, id, &delta.unpacked())
-            }
-            Delta::Rows(rows, values) => {
-                let width = values.len().checked_div(rows.len()).unwrap_or(0);
-                let here = |row: &&u64| self.layout.shard_of_row(**row) == shard;
-                let keys: Vec<u64> = rows.iter().filter(here).copied().collect();
-                let zipped = rows.iter().enumerate().filter(|(_, row)| here(row));
-                let part = zipped.flat_map(|(i, _)| &values[i * width..][..width]).copied().collect();
-                (!keys.is_empty()).then(|| Delta::Rows(Arc::new(keys), Arc::new(part)))
-            }
-        }
-    }
-
-    /// What the shards sent, put together in the order that was asked for.
-    fn gather(&mut self, wants: &Wants, reads: &[Reads]) -> Pulled {
-        let mut pulled = Pulled::new();
-        for (id, want) in wants {
-            let parts: Vec<&Values> = reads.iter().filter_map(|r| r.get(id)).collect();
-            let whole = match (want, &parts[..]) {
-                (_, [only]) => (*only).clone(),
-                (Want::Dense | Want::Compute(..), parts) => {
-                    let n = parts.iter().map(|p| p.len()).sum();
-                    let mut whole = reuse([self.gathered.remove(id)], n);
-                    let mut rest = &mut Arc::get_mut(&mut whole).expect("nobody else has it")[..];
-                    for part in parts {
-                        let (place, left) = rest.split_at_mut(part.len());
-                        place.copy_from_slice(part);
-                        rest = left;
-                    }
-                    self.gathered.insert(*id, whole.clone());
-                    whole
-                }
-                (Want::Rows(rows), parts) => {
-                    let n: usize = parts.iter().map(|p| p.len()).sum();
-                    let width = n.checked_div(rows.len()).unwrap_or(0);
-                    let mut next = vec![0; parts.len()];
-                    let mut whole = Vec::with_capacity(n);
-                    for row in rows.iter() {
-                        let shard = self.layout.shard_of_row(*row).0 as usize;
-                        whole.extend_from_slice(&parts[shard][next[shard]..][..width]);
-                        next[shard] += width;
-                    }
-                    Arc::new(whole)
-                }
-            };
-            pulled.insert(*id, whole);
-        }
-        pulled
     }
 }

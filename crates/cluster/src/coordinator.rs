@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::error::Unwelcome;
 use crate::ids::{Clock, Epoch, Peer, RunId, ServerId, SessionId, Slot};
+use crate::joining::{self, Claims, Holder};
 use crate::message::{FromMember, Heartbeat, Join, Role, Settings, Time, ToMember, Wish};
 use crate::view::{Chain, Member, Timing, View};
 use crate::{placement, slots};
@@ -46,7 +48,7 @@ pub struct Durable {
     pub begun: bool,
     /// The clock of the newest whole checkpoint of this run, as far as anybody has told.
     pub saved: Option<Clock>,
-    /// What decides the mathematics, by the first process that came.
+    /// What must be the same for all processes, by the first that came.
     pub settings: Settings,
 }
 
@@ -61,6 +63,7 @@ pub struct Coordinator {
     adopted: BTreeMap<ServerId, Epoch>,
     published: Epoch, // the newest epoch that was sent to everybody
     first_join: Option<Time>,
+    claims: Claims,
 }
 
 impl Coordinator {
@@ -102,7 +105,8 @@ impl Coordinator {
         let granted = leased.map(|id| (*id, now + timing.patience())).collect();
         let (adopted, published) = (BTreeMap::new(), Epoch(0));
         let first_join = (!view.servers.is_empty() || !view.workers.is_empty()).then_some(now);
-        Self { size, timing, durable, heard, granted, adopted, published, first_join }
+        let claims = Claims::default();
+        Self { size, timing, durable, heard, granted, adopted, published, first_join, claims }
     }
 
     /// What must be stored before the messages of the last step leave.
@@ -135,6 +139,7 @@ impl Coordinator {
     /// Lets time pass: members that were silent for too long lose their places.
     pub fn tick(&mut self, now: Time) -> Vec<Said> {
         let mut out = Vec::new();
+        self.claims.forget(|peer| self.heard.contains_key(peer), self.timing.patience(), now);
         let silent = |peer: &Peer| self.heard.get(peer).is_none_or(|t| *t + self.timing.patience() <= now);
         let view = self.view().clone();
         let workers: Vec<SessionId> =
@@ -160,6 +165,11 @@ impl Coordinator {
         out
     }
 
+    /// The connection to this peer has ended. It may come back; but who comes under its name has its place.
+    pub fn part(&mut self, peer: Peer) {
+        self.claims.part(peer);
+    }
+
     /// The process of this member is known to have ended, so that its lease need not be waited for.
     pub fn gone(&mut self, peer: Peer, now: Time) -> Vec<Said> {
         let mut out = Vec::new();
@@ -183,17 +193,36 @@ impl Coordinator {
         if let Some((you, _)) = members.find(|(_, m)| m.nonce == join.nonce) {
             return out.push((to, ToMember::Welcome { nonce: join.nonce, you, run: self.durable.run }));
         }
+        let is_first = view.servers.is_empty() && view.workers.is_empty();
+        // What was decided by processes that are gone before anything came of it binds nobody.
+        let decides = is_first && view.shards.is_empty() && self.durable.saved.is_none();
+        let differs = joining::difference_in_size(&self.size, &join.settings)
+            .or_else(|| joining::difference(&self.durable.settings, &join.settings).filter(|_| !decides));
+        if let Some(why) = differs {
+            return out.push((to, ToMember::Refused { nonce: join.nonce, why }));
+        }
+        if let Some((holder, host)) = view.named(join.role, &join.name) {
+            let (heard, patience) = (self.heard.get(&holder).copied(), self.timing.patience());
+            match self.claims.judge(join.nonce, holder, heard, patience, now) {
+                Holder::Ended => {}
+                Holder::Unknown => return,
+                Holder::Lives => {
+                    let why = Unwelcome::Taken { name: join.name, host: host.to_owned() };
+                    return out.push((to, ToMember::Refused { nonce: join.nonce, why }));
+                }
+            }
+        }
         let id = self.durable.next_id;
         self.durable.next_id += 1;
         self.first_join.get_or_insert(now);
-        let Join { role, nonce, name, address, restored, shard_bytes, host, settings: _ } = join;
+        let Join { role, nonce, name, address, restored, shard_bytes, host, settings } = join;
+        self.durable.settings = settings;
         let you = match role {
             Role::Server => Peer::Server(ServerId(id)),
             Role::Worker => Peer::Worker(SessionId(id)),
         };
         self.heard.insert(you, now);
-        // A name that comes again is a process that was started again: its former life is over, and with
-        // it its lease.
+        // Whoever had this name before is over, and with it its lease.
         let is_former = |m: &Member| role == Role::Server && m.name == name;
         let former = view.servers.iter().filter(|(_, m)| is_former(m)).map(|(id, _)| *id);
         let former: Vec<ServerId> = former.collect();
@@ -202,6 +231,9 @@ impl Coordinator {
             former.iter().for_each(|id| placement::remove_server(view, *id));
             view.workers.retain(|_, m| role == Role::Server || m.name != name);
             let member = Member { name, address, nonce, leaving: false, confirmed: false, host };
+            if decides {
+                view.shard_bytes.clear();
+            }
             if view.shards.is_empty() && role == Role::Server {
                 view.restored = view.restored.max(restored);
                 if shard_bytes.len() > view.shard_bytes.len() {
@@ -224,6 +256,7 @@ impl Coordinator {
             return out.push((Peer::Server(id), ToMember::Expelled { run: self.durable.run }));
         }
         self.heard.insert(Peer::Server(id), now);
+        self.claims.hear(Peer::Server(id));
         let current = heartbeat.epoch == self.view().epoch;
         self.change(now, |view| {
             let member = view.servers.get_mut(&id).expect("it is a member");
@@ -254,7 +287,7 @@ impl Coordinator {
         let news = heartbeat.epoch < self.view().epoch;
         let may_see = self.settled(now) || self.durable.yielding.contains_key(&id);
         let view = (news && may_see).then(|| self.view().clone());
-        out.push((Peer::Server(id), ToMember::Grant { lease, view }));
+        out.push((Peer::Server(id), ToMember::Grant { lease, view, held: None }));
     }
 
     fn worker_lives(&mut self, id: SessionId, heartbeat: &Heartbeat, now: Time, out: &mut Vec<Said>) {
@@ -263,6 +296,7 @@ impl Coordinator {
             return out.push((to, ToMember::Expelled { run: self.durable.run }));
         }
         self.heard.insert(to, now);
+        self.claims.hear(to);
         self.durable.saved = self.durable.saved.max(heartbeat.saved);
         // The first slot may be somebody else's by now, who will say so in turn.
         if heartbeat.keeps && self.view().keeper.is_none() && self.view().owner(Slot(0)) == Some(id) {
@@ -280,7 +314,7 @@ impl Coordinator {
         }
         let news = heartbeat.epoch < self.view().epoch && self.settled(now);
         let view = news.then(|| self.view().clone());
-        out.push((to, ToMember::Grant { lease: None, view }));
+        out.push((to, ToMember::Grant { lease: None, view, held: None }));
     }
 
     /// Makes a new view if `f` or what follows from it changes anything.
@@ -359,7 +393,7 @@ impl Coordinator {
         if self.published == epoch {
             return;
         }
-        let grant = |view: &Arc<View>| ToMember::Grant { lease: None, view: Some(view.clone()) };
+        let grant = |view: &Arc<View>| ToMember::Grant { lease: None, view: Some(view.clone()), held: None };
         let view = self.view().clone();
         if self.settled(now) {
             self.published = epoch;

@@ -4,26 +4,15 @@ use thalweg_train::TrainError;
 use thiserror::Error;
 
 use crate::ids::{Clock, ShardId, TableId};
+use crate::net::handshake::Unproved;
 
 /// Everything that a cluster call can refuse or fail with.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// The cluster is divided otherwise than this process would divide it.
-    #[error(
-        "join: the cluster has {n_shards} shards and {n_slots} slots, this process would have {own_shards} and \
-         {own_slots}; start it with the program and the variables of the others"
-    )]
-    Divided {
-        /// Shards of the cluster.
-        n_shards: usize,
-        /// Slots of the cluster.
-        n_slots: usize,
-        /// Shards by this process's account.
-        own_shards: usize,
-        /// Slots by this process's account.
-        own_slots: usize,
-    },
+    /// The coordinator does not let this process take part.
+    #[error(transparent)]
+    Unwelcome(#[from] Unwelcome),
     /// A consistency that is none.
     #[error(
         "sync: {got:?} is no mode; use bsp, ssp:STALENESS, async, backup:SLOTS, local:STEPS or easgd:SHARE[:STEPS]"
@@ -72,6 +61,14 @@ pub enum ClusterError {
         address: String,
         /// Why.
         source: std::io::Error,
+    },
+    /// This process and the coordinator do not know the same secret.
+    #[error("coordinator {address}: {why}")]
+    Secret {
+        /// The coordinator's address.
+        address: String,
+        /// What is wrong.
+        why: Unproved,
     },
     /// The coordinator is not to be reached.
     #[error("no coordinator for {seconds} s ({problem}); is THALWEG_COORDINATOR right, and is it running?")]
@@ -195,6 +192,40 @@ impl From<TrainError> for ClusterError {
     }
 }
 
+/// Why a process cannot take part in a run.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unwelcome {
+    /// It would compute something else than the others.
+    #[error(
+        "join: {setting} is {} in the run and {} in this process; start it with the program, the arguments and the \
+         variables of the others",
+        said(run),
+        said(own)
+    )]
+    Differs {
+        /// What differs.
+        setting: String,
+        /// What the run has; nothing when it has none.
+        run: Option<String>,
+        /// What this process has.
+        own: Option<String>,
+    },
+    /// Another process has its name, and lives.
+    #[error(
+        "join: another process on host {host} is {name:?} in this run, and lives; set THALWEG_NAME to another name"
+    )]
+    Taken {
+        /// The name.
+        name: String,
+        /// The host of whoever has it.
+        host: String,
+    },
+}
+
+fn said(value: &Option<String>) -> &str {
+    value.as_deref().unwrap_or("nothing")
+}
+
 /// Why a shard refuses a request for good. These end a call; everything else is retried.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -221,8 +252,8 @@ pub enum Refusal {
         /// The function's name.
         function: String,
     },
-    /// A table that was never created.
-    #[error("push: there is no {table}; create it first")]
+    /// A table that was not created when the run began, and never will be.
+    #[error("there is no {table}; is it among the tables that the program begins with?")]
     NoTable {
         /// The table.
         table: TableId,

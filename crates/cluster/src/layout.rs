@@ -75,6 +75,28 @@ pub fn n_shards(tables: &[TableSpec], n_servers: usize) -> usize {
     worth.clamp(n_servers, SHARDS_PER_SERVER * n_servers)
 }
 
+/// How many tables there are and how many numbers they begin with, and a checksum of forms and rules: enough for two
+/// programs to see whether theirs are the same.
+pub(crate) fn in_words(tables: &[TableSpec]) -> String {
+    let mut checksum = crc32fast::Hasher::new();
+    let mut n_values = 0;
+    for table in tables {
+        let form = match table {
+            TableSpec::Dense { values, rule } => {
+                n_values += values.len();
+                format!("dense {} {rule:?};", values.len())
+            }
+            TableSpec::Whole { values, rule } => {
+                n_values += values.len();
+                format!("whole {} {rule:?};", values.len())
+            }
+            TableSpec::Rows { width, init, rule } => format!("rows {width} {init:?} {rule:?};"),
+        };
+        checksum.update(form.as_bytes());
+    }
+    format!("{} of {n_values} values ({:08x})", tables.len(), checksum.finalize())
+}
+
 /// How a run's tables are divided into shards.
 ///
 /// ```

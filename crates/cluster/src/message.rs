@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Refusal;
+use crate::error::{Refusal, Unwelcome};
 use crate::ids::{CallId, Clock, Epoch, Peer, RunId, ServerId, ShardId, Slot};
 use crate::state::{Parts, Pushed, Reads, Record, Sent, Update, Wants};
 use crate::view::View;
@@ -71,6 +71,8 @@ pub enum ToMember {
         lease: Option<Time>,
         /// The view, when it is news.
         view: Option<Arc<View>>,
+        /// Whom the round waits for that a worker waits for, in words.
+        held: Option<String>,
     },
     /// You are no member any more.
     Expelled {
@@ -81,8 +83,8 @@ pub enum ToMember {
     Refused {
         /// The random number it joined with.
         nonce: u64,
-        /// In words.
-        why: String,
+        /// The reason.
+        why: Unwelcome,
     },
 }
 
@@ -234,7 +236,7 @@ pub struct Join {
     pub role: Role,
     /// Drawn at random by each life of a process.
     pub nonce: u64,
-    /// The same for all lives of a process; a new one ends the others.
+    /// The same for all lives of a process. A new one is let in when the one before is known to be over.
     pub name: String,
     /// Where others reach it, for servers.
     pub address: String,
@@ -275,6 +277,15 @@ pub struct Activity {
     pub usual: Duration,
 }
 
+/// A round that waits, or with staleness a clock that reads wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Behind {
+    /// Its clock.
+    pub clock: Clock,
+    /// The first slot that it waits for.
+    pub slot: Slot,
+}
+
 /// A sign of life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeat {
@@ -294,8 +305,8 @@ pub struct Heartbeat {
     pub counts: Counts,
     /// The clock of the newest checkpoint that it has made whole.
     pub saved: Option<Clock>,
-    /// The slot that it waits for, if there is one.
-    pub behind: Option<Slot>,
+    /// The round that waits for somebody, of a server.
+    pub behind: Option<Behind>,
     /// What it does now.
     pub activity: Activity,
     /// It has the result of the first slot, and would tell it.

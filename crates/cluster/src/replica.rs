@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::error::Refusal;
 use crate::ids::{Epoch, Peer, ServerId, ShardId, Slot, TableId};
-use crate::message::{Answer, Call, Data, Done, Outcome, Outgoing};
+use crate::message::{Answer, Behind, Call, Data, Done, Outcome, Outgoing};
 use crate::state::{Plan, Pushed, Record, Sent, Snapshot, State, Update};
 use crate::table::{Delta, Values, sum};
 use crate::view::Chain;
@@ -187,7 +187,7 @@ impl Replica {
         state.mark(call.slot)?;
         if let Some(parts) = &call.create {
             let missing = state.missing(parts)?;
-            if !missing.is_empty() {
+            if !missing.is_empty() || !state.is_created() {
                 self.append(Record::Create(Arc::new(missing)));
             }
         }
@@ -479,11 +479,18 @@ impl Replica {
         self.waiting.iter().find(|(_, w)| possible(w)).map(|(slot, _)| *slot)
     }
 
-    /// The slots that the open round waits for, when somebody waits at all.
-    pub fn missing_slots(&self) -> Vec<Slot> {
-        let absent = |slot: &Slot| !self.open.contains_key(slot);
-        let all = (0..self.plan.n_slots as u32).map(Slot);
-        if self.open.is_empty() { Vec::new() } else { all.filter(absent).collect() }
+    /// The round that somebody waits for, and the first slot that it lacks. With staleness it is the slot that is furthest
+    /// behind, while a read waits.
+    pub fn behind(&self) -> Option<Behind> {
+        let state = self.state.as_ref().filter(|_| self.is_head)?;
+        let (clock, gathers) = (state.version(), self.plan.sync.gathers());
+        let waits =
+            if gathers { !self.open.is_empty() } else { self.waiting.values().any(|w| w.ready.is_none()) };
+        let lacks = |slot: &Slot| {
+            if gathers { !self.open.contains_key(slot) } else { state.mark(*slot) == Ok(clock) }
+        };
+        let slot = (0..self.plan.n_slots as u32).map(Slot).find(lacks).filter(|_| waits)?;
+        Some(Behind { clock, slot })
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::ids::{Clock, Epoch, Peer};
-use crate::message::{Counts, Role};
+use crate::message::{Activity, Counts, Role};
 use crate::view::View;
 
 /// All processes of a cluster.
@@ -27,6 +27,8 @@ pub struct Standing {
     pub name: String,
     /// What it is.
     pub role: Role,
+    /// The host that it runs on.
+    pub host: String,
     /// The shards or slots that it has.
     pub holds: String,
     /// What it last told; nothing when it was not heard of yet.
@@ -46,8 +48,10 @@ pub struct Progress {
     pub lived: Duration,
     /// Since when it was not heard of.
     pub silence: Duration,
-    /// What it waits for, in words; empty when it works.
+    /// What it waits for, in words, and who holds that up; empty when it works.
     pub waiting_for: String,
+    /// What it does, as far as is known.
+    pub activity: Activity,
 }
 
 impl Progress {
@@ -83,7 +87,31 @@ impl fmt::Display for Standing {
         }
         let (received, sent, ago) = (received as f64 / 1e6, sent as f64 / 1e6, told.silence.as_millis());
         write!(f, "received {received:.1} MB, sent {sent:.1} MB, heard of {ago} ms ago, ")?;
-        write!(f, "{}", if told.waiting_for.is_empty() { "works" } else { &told.waiting_for })
+        match (told.waiting_for.as_str(), told.activity.what.as_str()) {
+            ("", "") => write!(f, "works"),
+            ("", _) => write!(f, "{}", told.activity),
+            (waiting_for, _) => write!(f, "{waiting_for}"),
+        }
+    }
+}
+
+/// Such as "in backward for 4.2 s, usually 1.1 s".
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "in {} for {}", self.what, seconds(self.lasts))?;
+        match self.usual {
+            Duration::ZERO => write!(f, ", for the first time"),
+            usual => write!(f, ", usually {}", seconds(usual)),
+        }
+    }
+}
+
+/// A time for people to read.
+pub(crate) fn seconds(time: Duration) -> String {
+    if time < Duration::from_millis(100) {
+        format!("{:.0} ms", time.as_secs_f64() * 1e3)
+    } else {
+        format!("{:.1} s", time.as_secs_f64())
     }
 }
 
@@ -123,9 +151,16 @@ mod tests {
             lived: Duration::from_secs(4),
             silence: Duration::from_millis(30),
             waiting_for: String::new(),
+            activity: Activity {
+                what: "backward".into(),
+                lasts: Duration::from_millis(4200),
+                usual: Duration::from_millis(30),
+            },
         };
-        let member =
-            |name: &str, role, told| Standing { name: name.into(), role, holds: "none".into(), told };
+        let member = |name: &str, role, told| {
+            let (name, host, holds) = (name.into(), "b3".into(), "none".into());
+            Standing { name, role, host, holds, told }
+        };
         let report = Report {
             epoch: Epoch(2),
             n_shards: 1,
@@ -136,7 +171,7 @@ mod tests {
             "view 2: 1 server, 1 worker, 1 shard, 4 slots",
             "s: none, not heard of yet",
             "w: none, clock 7, 12.5 steps/s, staleness 3, waited 1.0 s (25 %), received 2.5 MB, sent 0.0 MB, \
-             heard of 30 ms ago, works",
+             heard of 30 ms ago, in backward for 4.2 s, usually 30 ms",
         ];
         assert_eq!(report.to_string(), lines.join("\n"));
     }

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::Refusal;
+use crate::error::{Refusal, Unwelcome};
 use crate::ids::{Clock, Epoch, Peer, RunId, ServerId, ShardId};
 use crate::message::{
-    Activity, Answer, Call, Counts, Data, FromMember, Heartbeat, Join, Message, Outcome, Outgoing, Role,
+    Activity, Answer, Behind, Call, Counts, Data, FromMember, Heartbeat, Join, Message, Outcome, Outgoing,
+    Role,
 };
 use crate::message::{Time, ToMember, Wish};
 use crate::replica::Replica;
@@ -28,6 +29,7 @@ pub struct Server {
     id: Option<ServerId>,
     run: RunId, // of whoever gave the number
     forgotten: bool,
+    unwelcome: Option<Unwelcome>,
     view: Arc<View>,
     lease: Lease,
     replicas: BTreeMap<ShardId, (Option<Epoch>, Replica)>, // with the epoch since when it joined its chain
@@ -56,6 +58,7 @@ impl Server {
             id: None,
             run: RunId::default(),
             forgotten: false,
+            unwelcome: None,
             view: Arc::default(),
             lease: Lease::default(),
             replicas: BTreeMap::new(),
@@ -136,8 +139,11 @@ impl Server {
                 (self.id, self.run) = (Some(id), run);
                 self.heartbeat(now, out);
             }
+            ToMember::Refused { nonce, why } if nonce == self.join.nonce && self.id.is_none() => {
+                self.unwelcome = Some(why);
+            }
             ToMember::Welcome { .. } | ToMember::Refused { .. } => {}
-            ToMember::Grant { lease, view } => {
+            ToMember::Grant { lease, view, held: _ } => {
                 if let Some(sent) = lease {
                     self.lease.renew(sent, self.timing.lease);
                 }
@@ -192,6 +198,11 @@ impl Server {
     /// Why it cannot hold a shard that it was given: it runs another program.
     pub fn unfit(&self) -> Option<&Refusal> {
         self.replicas.values().find_map(|(_, replica)| replica.unfit())
+    }
+
+    /// Why the coordinator does not let it take part.
+    pub fn unwelcome(&self) -> Option<&Unwelcome> {
+        self.unwelcome.as_ref()
     }
 
     /// Asks to be relieved of all shards; [`expelled`](Self::expelled) tells when that is done.
@@ -293,11 +304,11 @@ impl Server {
             sent: now,
             caught_up,
             wish: if self.leaving { Wish::Leave } else { Wish::Stay },
-            waiting_for: self.waiting_for(),
+            waiting_for: String::new(),
             clock: self.replicas().filter_map(|(_, r)| Some(r.state()?.version())).min().unwrap_or(0),
             counts: self.counts,
             saved: None,
-            behind: None,
+            behind: self.behind(),
             activity: Activity::default(),
             keeps: false,
             handed: self.handed().collect(),
@@ -310,16 +321,9 @@ impl Server {
         self.replicas().filter(|(_, replica)| replica.is_handed()).map(|(shard, _)| shard)
     }
 
-    /// Whom the rounds under way wait for.
-    pub fn waiting_for(&self) -> String {
-        let lines = self.replicas.iter().filter_map(|(shard, (_, replica))| {
-            let missing = replica.missing_slots();
-            let slot = missing.first()?;
-            let owner = self.view.owner(*slot).and_then(|s| self.view.workers.get(&s));
-            let owner = owner.map_or("nobody", |m| &m.name);
-            Some(format!("{shard} at clock {} waits for {slot} of {owner}", replica.state()?.version()))
-        });
-        lines.collect::<Vec<_>>().join("; ")
+    /// The round under way that is furthest behind, and whom it waits for.
+    pub fn behind(&self) -> Option<Behind> {
+        self.replicas().filter_map(|(_, replica)| replica.behind()).min_by_key(|behind| behind.clock)
     }
 
     /// Takes back what may not be said without a lease, and collects the snapshots that were completed.

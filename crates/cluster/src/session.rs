@@ -169,6 +169,11 @@ impl Session {
                 let forgotten = (run != self.run).then_some(ClusterError::Forgotten);
                 self.end(forgotten, &mut events);
             }
+            Message::ToMember(ToMember::Refused { nonce, why })
+                if nonce == self.join.nonce && self.id.is_none() =>
+            {
+                self.end(Some(why.into()), &mut events);
+            }
             Message::Data(Data::Answer(answer)) => self.answer(from, answer, now, &mut out, &mut events),
             _ => {}
         }

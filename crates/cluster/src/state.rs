@@ -107,6 +107,7 @@ pub struct State {
     marks: Vec<Clock>,           // by slot: every push below is settled
     counted: Vec<Option<Clock>>, // by slot: the last push that counted
     tables: Tables,
+    created: bool, // all tables that the program has are there
     cuts: Cuts,
 }
 
@@ -118,6 +119,7 @@ pub struct Sent {
     pub(crate) marks: Vec<Clock>,
     pub(crate) counted: Vec<Option<Clock>>,
     pub(crate) tables: BTreeMap<TableId, (PartSpec, Contents)>,
+    pub(crate) created: bool,
 }
 
 impl Sent {
@@ -147,12 +149,12 @@ impl State {
         let Snapshot { clock, tables } = from;
         let (marks, counted) = (vec![clock; plan.n_slots], vec![None; plan.n_slots]);
         let cuts = Cuts::new(plan.snapshot_every, clock);
-        Self { plan, index: 0, version: clock, marks, counted, tables, cuts }
+        Self { plan, index: 0, version: clock, marks, counted, tables, created: false, cuts }
     }
 
     /// A copy of another server's state, from what was sent.
     pub(crate) fn received(plan: Arc<Plan>, sent: Sent) -> Result<Self, Refusal> {
-        let Sent { index, version, marks, counted, tables: parts } = sent;
+        let Sent { index, version, marks, counted, tables: parts, created } = sent;
         let n_slots = plan.n_slots;
         if marks.len() != n_slots || counted.len() != n_slots {
             return Err(Refusal::Slot { got: marks.len() as u32, n_slots });
@@ -163,14 +165,14 @@ impl State {
         }
         let furthest = marks.iter().copied().max().unwrap_or(version);
         let cuts = Cuts::resumed(plan.snapshot_every, version, furthest);
-        Ok(Self { plan, index, version, marks, counted, tables, cuts })
+        Ok(Self { plan, index, version, marks, counted, tables, created, cuts })
     }
 
     /// What another server needs to go on from here.
     pub(crate) fn to_send(&self) -> Sent {
         let tables = self.tables.iter().map(|(id, t)| (*id, (t.spec().clone(), t.stored()))).collect();
         let (marks, counted) = (self.marks.clone(), self.counted.clone());
-        Sent { index: self.index, version: self.version, marks, counted, tables }
+        Sent { index: self.index, version: self.version, marks, counted, tables, created: self.created }
     }
 
     /// How many records it has applied.
@@ -235,8 +237,14 @@ impl State {
         Ok(missing)
     }
 
+    /// Whether every table that the program has is there. The owner of the first slot creates them all at once, and others
+    /// may ask before that; what is not there after it never will be.
+    pub fn is_created(&self) -> bool {
+        self.created
+    }
+
     /// Whether a slot at this clock may read: all updates below `clock - s` are in, and its own. With
-    /// `fresh`, as if `s` were zero.
+    /// `fresh`, as if `s` were zero. A read of a table that nobody will create is not kept waiting: it is refused.
     pub fn readable(&self, slot: Slot, clock: Clock, wants: &Wants, fresh: bool) -> bool {
         let slack = if self.plan.mechanisms.staleness_bound { 0 } else { 2 };
         let bound = match self.plan.sync.staleness() {
@@ -245,7 +253,8 @@ impl State {
             None => true,
         };
         let own = self.marks.get(slot.0 as usize).is_some_and(|mark| *mark >= clock);
-        bound && own && wants.iter().all(|(id, want)| self.tables.contains_key(&want.table(*id)))
+        let there = |id: TableId| self.tables.contains_key(&id) || self.created;
+        bound && own && wants.iter().all(|(id, want)| there(want.table(*id)))
     }
 
     /// The values for a slot at this clock. In BSP they are those of exactly this clock, even when a
@@ -286,6 +295,7 @@ impl State {
                         .expect("the same program made the record after the same check");
                     self.tables.insert(*id, table);
                 }
+                self.created = true;
                 Vec::new()
             }
             Record::Round { clock, slots, sum } => {
@@ -312,7 +322,10 @@ impl State {
     /// A number that differs when any bit of the state does.
     pub fn hash(&self) -> u64 {
         let mut h = DefaultHasher::new();
-        [self.index, self.version].iter().chain(&self.marks).for_each(|n| h.write_u64(*n));
+        [self.index, self.version, self.created.into()]
+            .iter()
+            .chain(&self.marks)
+            .for_each(|n| h.write_u64(*n));
         self.counted.iter().for_each(|c| h.write_u64(c.map_or(0, |c| c + 1)));
         self.tables.values().for_each(|t| t.hash(&mut h));
         h.finish()
@@ -432,6 +445,19 @@ mod tests {
         assert_eq!(state.read(3, &wants()).unwrap()[&T][..], [3.0]);
         assert_eq!(state.read(2, &wants()).unwrap()[&T][..], [2.0]);
         assert_eq!(state.read(1, &wants()), Err(Refusal::Clock { want: 3, got: 1 }));
+    }
+
+    #[test]
+    fn a_read_waits_for_tables_to_be_created_and_not_for_one_that_will_never_be() {
+        let mut state = State::new(Arc::new(Plan::new(Sync::Bsp, 2)));
+        let never = Wants::from([(TableId(7), Want::Dense)]);
+        assert!(!state.readable(Slot(1), 0, &wants(), false), "slot 0 has not created it yet");
+        assert!(!state.readable(Slot(1), 0, &never, false), "nor this one");
+        let spec = PartSpec { form: Form::Dense { len: 1 }, rule: Rule::Add };
+        state.apply(&Record::Create(Arc::new(Parts::from([(T, (spec, Arc::new(vec![0.0])))]))));
+        assert!(state.readable(Slot(1), 0, &wants(), false));
+        assert!(state.readable(Slot(1), 0, &never, false));
+        assert_eq!(state.read(0, &never), Err(Refusal::NoTable { table: TableId(7) }));
     }
 
     #[test]

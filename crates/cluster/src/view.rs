@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::coordinator::Size;
-use crate::error::ClusterError;
-use crate::ids::{Clock, Epoch, ServerId, SessionId, ShardId, Slot};
-use crate::message::Time;
+use crate::ids::{Clock, Epoch, Peer, ServerId, SessionId, ShardId, Slot};
+use crate::message::{Role, Time};
 
 /// One agreed membership.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -93,15 +91,14 @@ impl Chain {
 }
 
 impl View {
-    /// Whether it is divided as a process with this size would divide it. One that would not runs another program, or has
-    /// other variables, and would compute other things.
-    pub fn check(&self, size: &Size) -> Result<(), ClusterError> {
-        let (n_shards, n_slots) = (self.shards.len(), self.slots.len());
-        let own_shards = size.n_shards.unwrap_or(n_shards);
-        if n_shards == 0 || (n_shards, n_slots) == (own_shards, size.n_slots) {
-            return Ok(());
-        }
-        Err(ClusterError::Divided { n_shards, n_slots, own_shards, own_slots: size.n_slots })
+    /// The member of this role and name, and its host.
+    pub fn named(&self, role: Role, name: &str) -> Option<(Peer, &str)> {
+        let servers = self.servers.iter().map(|(id, m)| (Peer::Server(*id), m));
+        let workers = self.workers.iter().map(|(id, m)| (Peer::Worker(*id), m));
+        let has = |(peer, m): &(Peer, &Member)| {
+            m.name == name && matches!(peer, Peer::Server(_)) == (role == Role::Server)
+        };
+        servers.chain(workers).find(has).map(|(peer, m)| (peer, m.host.as_str()))
     }
 
     /// Who computes a slot.

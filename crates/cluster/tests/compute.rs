@@ -6,7 +6,7 @@ use thalweg_cluster::codec::Codec;
 use thalweg_cluster::state::Wants;
 use thalweg_cluster::table::{Delta, Init, Want};
 use thalweg_cluster::{
-    Cluster, ClusterError, Gradients, Program, Pulled, Registry, Rule, Run, Step, TableId, TableSpec,
+    Cluster, ClusterError, Gradients, Program, Pulled, Refusal, Registry, Rule, Run, Step, TableId, TableSpec,
 };
 
 const DENSE: TableId = TableId(0);
@@ -174,5 +174,41 @@ impl Program for Asking {
 
     fn compute(&mut self, _step: Step, _pulled: &Pulled) -> Gradients {
         vec![(DENSE, Delta::Dense(Arc::new(vec![1.0; 4])))]
+    }
+}
+
+/// Reads a table that the program does not begin with, from this clock on.
+struct Astray(u64, Want);
+
+impl Program for Astray {
+    fn wants(&mut self, step: Step, _tables: &[TableSpec]) -> Wants {
+        let (id, want) =
+            if step.clock < self.0 { (DENSE, Want::Dense) } else { (TableId(7), self.1.clone()) };
+        Wants::from([(id, want)])
+    }
+
+    fn compute(&mut self, _step: Step, _pulled: &Pulled) -> Gradients {
+        Gradients::new()
+    }
+}
+
+#[test]
+fn a_read_of_a_table_that_nobody_creates_is_an_error_that_names_it() {
+    let compute = Want::Compute(TableId(7), "squares".into(), Arc::new(vec![]));
+    for (clock, want) in [(0, Want::Dense), (2, Want::Dense), (0, Want::Rows(keys())), (1, compute)] {
+        let (send, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let tables = [TableSpec::Dense { values: Arc::new(vec![0.0; 100]), rule: Rule::Add }];
+            let cluster = Cluster::from_env().unwrap().with_slots(2).with_shards(2);
+            send.send(cluster.run(&tables, 4, Astray(clock, want)).map(|_| ()))
+        });
+        let refused =
+            ended.recv_timeout(std::time::Duration::from_secs(60)).expect("it does not wait for ever");
+        let refused = refused.unwrap_err();
+        assert!(
+            matches!(refused, ClusterError::Refused(Refusal::NoTable { table: TableId(7) })),
+            "at clock {clock}: {refused}"
+        );
+        assert!(refused.to_string().starts_with("there is no table 7;"), "{refused}");
     }
 }

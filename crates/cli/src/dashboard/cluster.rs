@@ -55,6 +55,9 @@ fn member(member: &Standing) -> Value {
         shown["sent"] = json!(told.counts.sent);
         shown["silence"] = json!(told.silence.as_secs_f64());
         shown["waiting_for"] = json!(told.waiting_for);
+        if !told.activity.what.is_empty() {
+            shown["doing"] = json!(told.activity.to_string());
+        }
         if works {
             shown["staleness"] = json!(told.counts.staleness);
             shown["waited"] = json!(told.counts.waited.as_secs_f64());

@@ -42,7 +42,10 @@ def proved():
     mac = lambda role: hmac.new(secret, role + challenge + answer, hashlib.sha256).digest()
     challenge, answer = exactly(stream, 32), os.urandom(32)
     stream.sendall(answer + mac(b"connect"))
-    if not hmac.compare_digest(exactly(stream, 32), mac(b"accept")):
+    proof = exactly(stream, 32)
+    if proof == bytes(32):
+        sys.exit("refused before HTTP/2")
+    if not hmac.compare_digest(proof, mac(b"accept")):
         sys.exit("the coordinator does not have the secret")
     return stream
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::error::Unwelcome;
 use crate::ids::{Epoch, Peer, RunId, ServerId, SessionId, ShardId, Slot};
-use crate::message::{Activity, Counts, FromMember, Heartbeat, Join, Role, ToMember, Wish};
+use crate::message::{Activity, Behind, Counts, FromMember, Heartbeat, Join, Role, ToMember, Wish};
 use crate::report::{Progress, Report, Standing};
 use crate::view::{Chain, Member, View};
 
@@ -76,7 +77,7 @@ pub fn from_member(from: Peer, message: &FromMember) -> Option<proto::FromMember
             waiting_for: heartbeat.waiting_for.clone(),
             clock: heartbeat.clock,
             counts: Some(counts(heartbeat.counts)),
-            behind: heartbeat.behind.map(|slot| slot.0),
+            behind: heartbeat.behind.map(|b| proto::Behind { clock: b.clock, slot: b.slot.0 }),
             activity: Some(activity(&heartbeat.activity)),
             saved: heartbeat.saved,
             keeps: heartbeat.keeps,
@@ -107,7 +108,7 @@ pub fn read_from_member(message: proto::FromMember) -> Result<(Peer, FromMember)
                 waiting_for: h.waiting_for,
                 clock: h.clock,
                 counts: read_counts(h.counts),
-                behind: h.behind.map(Slot),
+                behind: h.behind.map(|b| Behind { clock: b.clock, slot: Slot(b.slot) }),
                 activity: read_activity(h.activity),
                 saved: h.saved,
                 keeps: h.keeps,
@@ -125,11 +126,14 @@ pub fn to_member(message: &ToMember) -> proto::ToMember {
         ToMember::Welcome { nonce, you, run } => {
             What::Welcome(proto::Welcome { nonce: *nonce, you: member(*you), run: run.0 })
         }
-        ToMember::Grant { lease, view: news } => {
-            What::Grant(proto::Grant { lease: lease.map(nanos), view: news.as_deref().map(view) })
+        ToMember::Grant { lease, view: news, held } => {
+            let (lease, held) = (lease.map(nanos), held.clone());
+            What::Grant(proto::Grant { lease, view: news.as_deref().map(view), held })
         }
         ToMember::Expelled { run } => What::Expelled(proto::Expelled { run: run.0 }),
-        ToMember::Refused { nonce, why } => What::Refused(proto::Refused { nonce: *nonce, why: why.clone() }),
+        ToMember::Refused { nonce, why } => {
+            What::Refused(proto::Refused { nonce: *nonce, why: Some(unwelcome(why)) })
+        }
     };
     proto::ToMember { what: Some(what) }
 }
@@ -144,10 +148,13 @@ pub fn read_to_member(message: proto::ToMember) -> Result<ToMember, ControlError
         }
         What::Grant(grant) => {
             let lease = grant.lease.map(Duration::from_nanos);
-            ToMember::Grant { lease, view: grant.view.map(|view| Arc::new(read_view(view))) }
+            let view = grant.view.map(|view| Arc::new(read_view(view)));
+            ToMember::Grant { lease, view, held: grant.held }
         }
         What::Expelled(proto::Expelled { run }) => ToMember::Expelled { run: RunId(run) },
-        What::Refused(proto::Refused { nonce, why }) => ToMember::Refused { nonce, why },
+        What::Refused(proto::Refused { nonce, why }) => {
+            ToMember::Refused { nonce, why: read_unwelcome(there(why, "the reason of a refusal")?) }
+        }
     })
 }
 
@@ -160,10 +167,12 @@ pub fn report(report: &Report) -> proto::Report {
         lived: nanos(told.lived),
         silence: nanos(told.silence),
         waiting_for: told.waiting_for.clone(),
+        activity: Some(activity(&told.activity)),
     };
     let standing = |member: &Standing| proto::Standing {
         name: member.name.clone(),
         role: role(member.role),
+        host: member.host.clone(),
         holds: member.holds.clone(),
         told: member.told.as_ref().map(progress),
     };
@@ -184,10 +193,11 @@ pub fn read_report(report: proto::Report) -> Result<Report, ControlError> {
         lived: Duration::from_nanos(told.lived),
         silence: Duration::from_nanos(told.silence),
         waiting_for: told.waiting_for,
+        activity: read_activity(told.activity),
     };
     let standing = |member: proto::Standing| {
-        let proto::Standing { name, role, holds, told } = member;
-        Ok(Standing { name, role: read_role(role)?, holds, told: told.map(progress) })
+        let proto::Standing { name, role, host, holds, told } = member;
+        Ok(Standing { name, role: read_role(role)?, host, holds, told: told.map(progress) })
     };
     Ok(Report {
         epoch: Epoch(report.epoch),
@@ -270,6 +280,22 @@ fn read_member(member: Option<proto::Member>, field: &'static str) -> Result<Pee
         Number::Server(n) => Peer::Server(ServerId(n)),
         Number::Worker(n) => Peer::Worker(SessionId(n)),
     })
+}
+
+fn unwelcome(why: &Unwelcome) -> proto::refused::Why {
+    use proto::refused::Why;
+    match why.clone() {
+        Unwelcome::Differs { setting, run, own } => Why::Differs(proto::Differs { setting, run, own }),
+        Unwelcome::Taken { name, host } => Why::Taken(proto::Taken { name, host }),
+    }
+}
+
+fn read_unwelcome(why: proto::refused::Why) -> Unwelcome {
+    use proto::refused::Why;
+    match why {
+        Why::Differs(proto::Differs { setting, run, own }) => Unwelcome::Differs { setting, run, own },
+        Why::Taken(proto::Taken { name, host }) => Unwelcome::Taken { name, host },
+    }
 }
 
 fn role(role: Role) -> i32 {
@@ -363,7 +389,7 @@ mod tests {
             waiting_for: "shard 0".into(),
             clock: 12,
             counts: Counts { received: 1, sent: 2, waited: Duration::from_secs(3), staleness: 4 },
-            behind: Some(Slot(0)),
+            behind: Some(Behind { clock: 11, slot: Slot(0) }),
             activity: Activity {
                 what: "computes".into(),
                 lasts: Duration::from_secs(4),
@@ -400,12 +426,14 @@ mod tests {
             shard_bytes: vec![2, 3],
             keeper: Some("w".into()),
         };
+        let differs = Unwelcome::Differs { setting: "sync".into(), run: Some("bsp".into()), own: None };
         for said in [
             ToMember::Welcome { nonce: 1, you: Peer::Worker(SessionId(3)), run: RunId(9) },
-            ToMember::Grant { lease: Some(Duration::ZERO), view: Some(Arc::new(view)) },
-            ToMember::Grant { lease: None, view: None },
+            ToMember::Grant { lease: Some(Duration::ZERO), view: Some(Arc::new(view)), held: None },
+            ToMember::Grant { lease: None, view: None, held: Some("worker-7".into()) },
             ToMember::Expelled { run: RunId(9) },
-            ToMember::Refused { nonce: 1, why: "no".into() },
+            ToMember::Refused { nonce: 1, why: Unwelcome::Taken { name: "w".into(), host: "b3".into() } },
+            ToMember::Refused { nonce: 1, why: differs },
         ] {
             assert_eq!(read_to_member(carried(&to_member(&said))), Ok(said));
         }

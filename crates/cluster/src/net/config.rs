@@ -114,7 +114,7 @@ pub struct Config {
     pub sync: Sync,
     /// How what this worker pushes is made smaller.
     pub codec: Codec,
-    /// What decides the mathematics, in words by name; the program adds to it.
+    /// What the program adds to the [`settings`](Self::settings) of a run, in words by name.
     pub settings: Settings,
     /// The bytes of each shard, once the program has said what its tables are.
     pub shard_bytes: Vec<u64>,
@@ -179,7 +179,8 @@ impl Config {
         let lease = number(&get, "THALWEG_LEASE_MS", 300)?;
         let timing = Timing {
             lease: Duration::from_millis(lease as u64),
-            heartbeat: Duration::from_millis(lease as u64 / 5),
+            // People look at what is told with it, so a long lease is no reason to tell it rarely.
+            heartbeat: Duration::from_millis(lease as u64 / 5).min(Duration::from_millis(200)),
             retry: Duration::from_secs(1),
             ..Timing::default()
         };
@@ -212,6 +213,14 @@ impl Config {
             parent: get("THALWEG_PARENT").map(|p| parse("THALWEG_PARENT", &p)).transpose()?,
         };
         Ok(config)
+    }
+
+    /// Everything that must be the same for all processes of a run, in words by name.
+    pub fn settings(&self) -> Settings {
+        let own = [("sync", self.sync.to_string()), ("codec", self.codec.to_string())];
+        let own = own.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(self.size.settings());
+        // A net whose workers step on their own has said what that was; what is left of it is the servers' part.
+        own.chain(self.settings.clone()).collect()
     }
 
     /// How the processes agree on a coordinator.

@@ -32,7 +32,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::{Service, async_trait, http};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::handshake;
+use super::handshake::{self, GREETING, Unproved};
 use super::stream::{LinkId, PATIENCE, Security};
 use crate::control::proto::control_client::ControlClient;
 use crate::control::proto::control_server::{Control, ControlServer};
@@ -61,7 +61,25 @@ pub enum Heard {
     /// Somebody wants to know how things stand.
     Asked(oneshot::Sender<Option<Report>>),
     /// A connection has ended, or was never made.
-    Ended { link: LinkId, problem: Option<String> },
+    Ended { link: LinkId, why: Option<Unreached> },
+}
+
+/// Why a coordinator was not reached.
+#[derive(Debug, Clone)]
+pub enum Unreached {
+    /// The address and what happened. It may be otherwise in a moment.
+    Now(String),
+    /// The two sides do not know the same secret, and will not by waiting.
+    Unproved { address: String, why: Unproved },
+}
+
+impl Unreached {
+    fn new(address: &str, e: &Failure) -> Self {
+        match Unproved::of(&**e) {
+            Some(why) => Self::Unproved { address: address.to_owned(), why },
+            None => Self::Now(format!("{address}: {}", in_full(&**e))),
+        }
+    }
 }
 
 /// Where a machine's messages go.
@@ -87,8 +105,8 @@ impl Attendance {
         let (outbox, said) = mpsc::channel(WAITING);
         let task = runtime().spawn(async move {
             let ended = attend(&address, &security, said, &inbox).await;
-            let problem = ended.err().map(|e| format!("{address}: {}", in_full(&*e)));
-            let _ = inbox.send(Heard::Ended { link, problem }).await;
+            let why = ended.err().map(|e| Unreached::new(&address, &e));
+            let _ = inbox.send(Heard::Ended { link, why }).await;
         });
         Self { outbox, task: task.abort_handle() }
     }
@@ -123,7 +141,7 @@ pub fn serve(listener: TcpListener, security: Security, inbox: Inbox) -> io::Res
 }
 
 /// Asks the coordinator at this address how things stand.
-pub fn ask(address: &str, security: &Security, at_most: Duration) -> Result<Report, String> {
+pub fn ask(address: &str, security: &Security, at_most: Duration) -> Result<Report, Unreached> {
     let asked = async {
         let (mut client, _connection) = connect(address, security).await?;
         let report = client.status(proto::StatusRequest {}).await.map_err(|e| hint(security, e))?;
@@ -132,7 +150,7 @@ pub fn ask(address: &str, security: &Security, at_most: Duration) -> Result<Repo
     // The future is run here; the thread of the control plane looks after its socket.
     let answer = runtime().block_on(async { timeout(at_most, asked).await });
     let answer: Result<Report, Failure> = answer.unwrap_or_else(|_| Err(handshake::says_nothing().into()));
-    answer.map_err(|e| format!("{address}: {}", in_full(&*e)))
+    answer.map_err(|e| Unreached::new(address, &e))
 }
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -213,6 +231,9 @@ async fn prove(socket: TcpStream, address: &str, security: &Security) -> io::Res
     #[cfg(not(feature = "tls"))]
     let _ = address;
     socket.set_nodelay(true)?;
+    if security.is_open() && is_greeted(&socket).await? {
+        return Err(Unproved::Wanted.into());
+    }
     #[cfg(feature = "tls")]
     let mut stream: Box<dyn Proved> = match &security.tls {
         Some(tls) => Box::new(tls.connect_control(socket, address).await?),
@@ -224,6 +245,13 @@ async fn prove(socket: TcpStream, address: &str, security: &Security) -> io::Res
         handshake::connect_async(&mut stream, &security.secret).await?;
     }
     Ok(stream)
+}
+
+/// Whether the other side begins with a challenge. Both protocols begin with what the side says that was connected to.
+async fn is_greeted(socket: &TcpStream) -> io::Result<bool> {
+    let mut first = [0; GREETING.len()];
+    let n = socket.peek(&mut first).await?;
+    Ok(first[..n] == GREETING)
 }
 
 /// The side that was connected to.
@@ -300,7 +328,7 @@ impl Control for Answers {
             if let Err(refused) = take_in(said, link, &outbox, &inbox).await {
                 let _ = outbox.try_send(Err(refused));
             }
-            let _ = inbox.send(Heard::Ended { link, problem: None }).await;
+            let _ = inbox.send(Heard::Ended { link, why: None }).await;
         });
         Ok(Response::new(ReceiverStream::new(told)))
     }

@@ -11,9 +11,11 @@ pub mod node;
 pub mod process;
 mod pulse;
 mod queue;
+mod reading;
 mod sharing;
 mod silence;
 pub mod stream;
 #[cfg(feature = "tls")]
 pub mod tls;
+mod told;
 pub(crate) mod waits;

@@ -12,7 +12,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufReader};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,10 +21,12 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-use super::control::{self, Attendance, Heard, Inbox, ToMembers};
+use super::control::{self, Attendance, Heard, Inbox, ToMembers, Unreached};
+use super::handshake::Unproved;
 use super::membership::Membership;
 use super::pulse::Pulse;
 use super::queue::{Frames, Queue};
+use super::reading::Reading;
 use super::sharing::{self, Ends};
 use super::stream::{LinkId, Security, Stream};
 use crate::error::ClusterError;
@@ -142,9 +144,10 @@ struct Shared<M> {
 struct Links {
     by_peer: BTreeMap<Peer, Link>,
     broken: Vec<(Peer, Instant)>,
-    heard: Time,                       // when the coordinator last said anything
-    problem: Option<String>,           // why the coordinator was last not reached
-    troubles: BTreeMap<Peer, Trouble>, // with servers
+    heard: Time,                          // when the coordinator last said anything
+    problem: Option<String>,              // why the coordinator was last not reached
+    unproved: Option<(String, Unproved)>, // where a secret was refused
+    troubles: BTreeMap<Peer, Trouble>,    // with servers
 }
 
 struct Link {
@@ -312,6 +315,18 @@ impl<M: Machine> Node<M> {
         self.links().problem.clone().or_else(|| self.0.membership.problem())
     }
 
+    /// An error when the coordinator has another secret. Who was let in before waits for it as ever: it may be another
+    /// program that has its address for a while.
+    pub fn check_secret(&self) -> Result<(), ClusterError> {
+        let links = self.links();
+        match &links.unproved {
+            Some((address, why)) if links.heard == Time::ZERO => {
+                Err(ClusterError::Secret { address: address.clone(), why: *why })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Bytes received and sent.
     pub fn traffic(&self) -> [u64; 2] {
         [&self.0.received, &self.0.sent].map(|n| n.load(Ordering::Relaxed))
@@ -367,10 +382,17 @@ impl<M: Machine> Node<M> {
             }
             // Who asked may have gone.
             Heard::Asked(answer) => drop(answer.send(self.lock().status(self.now()))),
-            Heard::Ended { link, problem } => {
-                if problem.is_some() {
-                    self.links().problem = problem;
+            Heard::Ended { link, why } => {
+                let mut links = self.links();
+                match why {
+                    Some(Unreached::Now(problem)) => links.problem = Some(problem),
+                    Some(Unreached::Unproved { address, why }) => {
+                        links.problem = Some(format!("{address}: {why}"));
+                        links.unproved = Some((address, why));
+                    }
+                    None => {}
                 }
+                drop(links);
                 self.broken(link);
             }
         }
@@ -538,11 +560,10 @@ impl<M: Machine> Node<M> {
             let _ = frames.write(&mut writer, Lanes::sharing(outlet));
             writer.shutdown();
         });
-        // For headers and small messages; large arrays pass it by, but for what comes in with their header.
-        let mut reader = BufReader::with_capacity(1 << 13, stream);
         let mut incoming = Incoming::sharing(Limits::default(), inlet);
-        // A malformed frame ends this connection and nothing else.
-        while let Ok(Some((from, message))) = incoming.read(&mut reader) {
+        let mut reading = Reading::new(stream);
+        // A malformed frame, or half of one, ends this connection and nothing else.
+        while let Ok(Ok(Some((from, message)))) = reading.as_mut().map(|r| r.next(&mut incoming)) {
             self.0.received.fetch_add(incoming.take_received(), Ordering::Relaxed);
             if self.is_closed() {
                 break;

@@ -64,7 +64,7 @@ impl Pulse {
     pub fn hear(&self, told: &ToMember) -> bool {
         let mut last = self.last();
         match (told, last.as_ref()) {
-            (ToMember::Grant { lease: Some(sent), view }, Some(own)) => {
+            (ToMember::Grant { lease: Some(sent), view, .. }, Some(own)) => {
                 own.lease.renew(*sent, own.length);
                 view.is_none()
             }

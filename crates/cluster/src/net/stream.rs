@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::handshake::{self, Secret};
 #[cfg(feature = "tls")]
@@ -103,7 +103,7 @@ impl Stream {
     fn proved(
         socket: TcpStream,
         begin: impl FnOnce(TcpStream) -> io::Result<Self>,
-        prove: impl FnOnce(&mut Self) -> io::Result<()>,
+        prove: impl FnOnce(&mut Hurried<'_>) -> io::Result<()>,
     ) -> io::Result<Self> {
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_nodelay(true)?;
@@ -118,12 +118,16 @@ impl Stream {
         addresses.is_ok_and(|(peer, own)| peer.ip() == own.ip())
     }
 
-    /// Does something for which a peer has as long as for proving itself.
-    pub fn soon<T>(&mut self, f: impl FnOnce(&mut Self) -> io::Result<T>) -> io::Result<T> {
-        self.socket().set_read_timeout(Some(PATIENCE))?;
-        let result = f(self)?;
+    /// Does something for which a peer has as long as for proving itself, all in all.
+    pub fn soon<T>(&mut self, f: impl FnOnce(&mut Hurried<'_>) -> io::Result<T>) -> io::Result<T> {
+        let result = f(&mut Hurried { stream: self, until: Instant::now() + PATIENCE })?;
         self.socket().set_read_timeout(None)?;
         Ok(result)
+    }
+
+    /// Reading comes back with nothing after so long.
+    pub fn look_up_every(&self, time: Duration) -> io::Result<()> {
+        self.socket().set_read_timeout(Some(time))
     }
 
     /// Ends it for both sides.
@@ -137,6 +141,33 @@ impl Stream {
             #[cfg(feature = "tls")]
             Kind::Encrypted(encrypted) => encrypted.socket(),
         }
+    }
+}
+
+/// A connection whose other side has until then to say what it has to.
+pub struct Hurried<'a> {
+    stream: &'a mut Stream,
+    until: Instant,
+}
+
+impl Read for Hurried<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.stream.socket().set_read_timeout(Some(left))?;
+        self.stream.read(out)
+    }
+}
+
+impl Write for Hurried<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
 

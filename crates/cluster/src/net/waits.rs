@@ -1,6 +1,7 @@
 //! Whom a process waits for when something is wrong: told within a second, an error in the end.
 //!
-//! A wait for others who compute is no trouble, however long; `thalweg status` tells of it. Trouble is a coordinator that
+//! A wait for others who compute is no trouble, however long; `thalweg status` tells of it, and so does a worker that has
+//! waited for some seconds. Trouble is a coordinator that
 //! says nothing, a server that is not reached, and servers that never came. Where nothing can bring them back the wait
 //! ends after `THALWEG_GIVE_UP_MS`.
 
@@ -10,13 +11,15 @@ use super::config::Config;
 use super::node::Trouble;
 use crate::error::ClusterError;
 use crate::ids::{Clock, Peer};
-use crate::message::{FromMember, Message, Outgoing};
+use crate::message::{Activity, FromMember, Message, Outgoing};
 use crate::view::View;
 
 /// Trouble that has lasted for so long is told.
 pub(crate) const TOLD: Duration = Duration::from_millis(800);
 /// The coordinator has so much more time to find out that a server is dead than others have to reach it.
 const LONGER: Duration = Duration::from_secs(1);
+/// A wait for others who compute is told when it has lasted for so long.
+const LONG: Duration = Duration::from_secs(5);
 /// Shorter trouble is what every change of the view brings.
 const PASSING: Duration = Duration::from_millis(200);
 
@@ -33,6 +36,8 @@ pub(crate) struct Wrong {
     pub lacks: Option<(String, Duration)>,
     /// Every server is gone, and the run would go on from the checkpoint at this clock.
     pub deserted: Option<Clock>,
+    /// Who computes what is waited for, and is no trouble.
+    pub held: Option<String>,
 }
 
 /// What one process has told of its waits, and how long it waits.
@@ -40,11 +45,12 @@ pub(crate) struct Waits {
     name: String,
     give_up: Duration,
     said: Option<String>,
+    held: Option<String>, // the last of those that were said to be waited for
 }
 
 impl Waits {
     pub fn new(config: &Config) -> Self {
-        Self { name: config.name.clone(), give_up: config.give_up, said: None }
+        Self { name: config.name.clone(), give_up: config.give_up, said: None, held: None }
     }
 
     /// Tells what has lasted for long, once; what has lasted for too long is an error.
@@ -74,6 +80,16 @@ impl Waits {
         Ok(())
     }
 
+    /// Tells who holds up the round that a worker has waited for so long, once for each that does.
+    pub fn look_who_holds(&mut self, wrong: &Wrong, waited: Duration) {
+        let Some(held) = wrong.held.as_ref().filter(|_| waited > LONG) else { return };
+        let who = held.split(',').next();
+        if self.held.as_deref() != who {
+            eprintln!("{}: waits for an answer: {held}", self.name);
+            self.held = who.map(str::to_owned);
+        }
+    }
+
     /// Tells whom this process waits for and why, unless that was the last it told.
     pub fn say(&mut self, why: Option<String>) {
         if let Some(why) = why.as_ref().filter(|why| self.said.as_ref() != Some(why)) {
@@ -92,10 +108,16 @@ pub(crate) fn named(view: &View, troubles: Vec<Trouble>) -> Vec<(String, Trouble
     troubles.into_iter().filter_map(|t| Some((name(&t)?, t))).collect()
 }
 
-/// Adds to the signs of life among these messages what is wrong, so that `thalweg status` tells it.
-pub(crate) fn told(mut out: Vec<Outgoing>, troubles: &[(String, Trouble)], lacks: &str) -> Vec<Outgoing> {
+/// Adds to the signs of life among these messages what is done and what is wrong, so that `thalweg status` tells it.
+pub(crate) fn told(
+    mut out: Vec<Outgoing>,
+    troubles: &[(String, Trouble)],
+    lacks: &str,
+    activity: &Activity,
+) -> Vec<Outgoing> {
     for (_, message) in &mut out {
         let Message::FromMember(FromMember::Heartbeat(heartbeat)) = message else { continue };
+        heartbeat.activity = activity.clone();
         let lasting = troubles.iter().filter(|(_, t)| t.since.elapsed() > PASSING);
         let lasting =
             lasting.map(|(name, t)| format!("{name} is not reached at {}: {}", t.address, t.problem));

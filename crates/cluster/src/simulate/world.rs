@@ -390,7 +390,7 @@ impl World {
                 if let Some(id) = s.id() {
                     self.addresses.insert(Peer::Server(id), (node, process.life));
                 }
-                if s.expelled() {
+                if s.expelled() || s.unwelcome().is_some() {
                     process.gone = process.leaving;
                     process.machine = Machine::Down;
                     self.push(self.now + 10 * MS, Happening::Restart(node));
@@ -500,8 +500,14 @@ impl World {
         let process = self.processes.get_mut(&node).expect("it has just acted");
         let life = process.life;
         let Machine::Worker(session, held) = &mut process.machine else { return Ok(()) };
-        let id = session.id().expect("only members have events");
         let mut out = Vec::new();
+        if let Event::Ended(_) = event {
+            process.gone = process.leaving;
+            process.machine = Machine::Down;
+            self.push(self.now + 10 * MS, Happening::Restart(node));
+            return Ok(());
+        }
+        let id = session.id().expect("only members have other events");
         match event {
             Event::Gained { slot, clock } if clock < self.schedule.clocks => {
                 self.checks.begins(id, slot);
@@ -525,11 +531,7 @@ impl World {
                 let what = format!("{slot} of {id} was refused: {refusal}");
                 return Err(Violation { invariant: if forgot { 2 } else { 5 }, what });
             }
-            Event::Ended(_) => {
-                process.gone = process.leaving;
-                process.machine = Machine::Down;
-                self.push(self.now + 10 * MS, Happening::Restart(node));
-            }
+            Event::Ended(_) => unreachable!("handled above"),
         }
         self.send(node, out);
         Ok(())

@@ -148,11 +148,14 @@ where
         }
         let steps = length.steps(per_epoch);
         let base = parts.optimizer.lr();
+        cluster =
+            cluster.with_setting("samples", batches.dataset().len()).with_setting("batch", batches.size());
+        cluster = cluster.with_setting("learning rate", base);
         let rate = |clock| parts.schedule.as_ref().map_or(base, |s| s.lr(clock, base));
         let last = if parts.schedule.is_some() { steps } else { 1 };
         let rates = Arc::new((0..last.max(1)).map(rate).collect());
         let sync = cluster.sync();
-        cluster = cluster.with_sync(sync.consistency());
+        cluster = cluster.with_setting("sync", sync).with_sync(sync.consistency());
         let per_clock = sync.steps_per_clock();
         let own_steps = sync.averaging().is_some();
         // Without rounds every push is a step of its own.
@@ -230,6 +233,7 @@ where
             loaders: BTreeMap::new(),
             problem: None,
             began: std::time::Instant::now(),
+            doing: Default::default(),
             end: cluster.stopper(),
         };
         let mut compiled = learning.compile();

@@ -19,6 +19,7 @@ use super::books::Books;
 use super::loss_table;
 use super::own::{MEAN, Own};
 use crate::cluster::{Gradients, Program, Pulled, Run, Step};
+use crate::doing::Doing;
 use crate::error::ClusterError;
 use crate::ids::{Clock, Slot, TableId};
 use crate::layout::TableSpec;
@@ -79,6 +80,7 @@ pub(super) struct Learning<'a, N, B, L, D: Dataset> {
     pub loaders: BTreeMap<Slot, (Clock, Loader<D>)>, // with the clock of the next batch
     pub problem: Option<ClusterError>,
     pub began: Instant,
+    pub doing: Doing,
     pub end: Option<Arc<AtomicBool>>, // to be raised when a callback wants to stop
 }
 
@@ -187,7 +189,9 @@ where
             return pushed;
         }
         self.set_noise(step);
+        self.doing.begin("loading");
         let Some((batch, own, all)) = self.batch(step)? else { return Ok(Gradients::new()) };
+        self.doing.begin("forward and backward");
         let (loss, gradients) = (compiled.step)(batch).map_err(TrainError::from)?;
         let share = own as f32 / all as f32 * self.share;
         let dense = |values: Vec<f32>| Delta::Dense(Arc::new(values));
@@ -229,7 +233,9 @@ where
         for clock in from..to {
             let one = Step { clock, ..step };
             self.set_noise(one);
+            self.doing.begin("loading");
             let Some((batch, samples, all)) = self.batch(one)? else { continue };
+            self.doing.begin("forward and backward");
             let (found, gradients) = (compiled.step)(batch).map_err(TrainError::from)?;
             loss += found.to_dtype(DType::F32).item::<f32>() * samples as f32 / all as f32;
             for (i, (named, gradient)) in trained.iter().zip(&self.bounded(gradients)).enumerate() {
@@ -265,6 +271,7 @@ where
         let ends_epoch = passed(self.per_epoch);
         let is_due = clock > 0 && (passed(self.validate_every) || clock == self.steps);
         if is_due && let Some(validation) = self.validation {
+            self.doing.begin("validation");
             self.net.eval();
             let names = [VALIDATION_LOSS].into_iter().chain(self.metrics.iter().map(|(n, _)| n.as_str()));
             let names: Vec<&str> = names.collect();
@@ -375,6 +382,10 @@ where
 
     fn stop(&mut self, step: Step, pulled: &Pulled) -> Result<bool, ClusterError> {
         self.learning.stop(step.clock, pulled)
+    }
+
+    fn watch(&mut self, doing: &Doing) {
+        self.learning.doing = doing.clone();
     }
 
     fn problem(&mut self) -> Option<ClusterError> {

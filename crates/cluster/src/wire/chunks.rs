@@ -37,6 +37,9 @@ const PIECE: usize = 1 << 15;
 /// Arrays of fewer values get fresh memory.
 const WORTH_KEEPING: usize = 1 << 14;
 
+/// Bytes of text for which there is room at once.
+const ROOM: usize = 1 << 20;
+
 /// Where the values of a chunk are.
 const HERE: u32 = 0;
 const SHARED: u32 = 1;
@@ -195,6 +198,11 @@ impl Incoming {
         std::mem::take(&mut self.received)
     }
 
+    /// Whether every frame that was begun is whole.
+    pub fn is_between_frames(&self) -> bool {
+        self.begun.is_empty()
+    }
+
     /// Reads until a message is whole. `None` is an end between two frames.
     pub fn read(&mut self, from: &mut impl Read) -> io::Result<Option<(Peer, Data)>> {
         loop {
@@ -227,8 +235,12 @@ impl Incoming {
         }
         from.read_exact(&mut header[CHUNK_HEADER..])?;
         let claimed = Claimed::new(&header, &self.limits).map_err(io::Error::other)?;
-        let mut rest = vec![0; 8 * claimed.arrays + claimed.text];
-        from.read_exact(&mut rest)?;
+        // Memory is taken as it is needed: what is claimed may never come.
+        let n = 8 * claimed.arrays + claimed.text;
+        let mut rest = Vec::with_capacity(n.min(ROOM));
+        if from.by_ref().take(n as u64).read_to_end(&mut rest)? < n {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         self.received += (HEADER - CHUNK_HEADER + rest.len()) as u64;
         let lens = claimed.check(&rest).map_err(io::Error::other)?;
         let (lane, most) = (claimed.lane, self.limits.data);

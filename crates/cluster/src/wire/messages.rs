@@ -42,7 +42,7 @@ wire!(enum Record, "record" {
     1 Round { clock, slots, sum },
     2 Push { slot, clock, update }
 });
-wire!(struct Sent { index, version, marks, counted, tables });
+wire!(struct Sent { index, version, marks, counted, tables, created });
 wire!(struct PartSpec { form, rule });
 wire!(enum Form, "form" { 0 Dense { len }, 1 Rows { width, init } });
 wire!(enum Init, "first value" { 0 Zero, 1 Uniform { seed, scale } });

@@ -57,7 +57,7 @@ pub struct Join {
     /// Drawn at random by each life of a process.
     #[prost(fixed64, tag = "2")]
     pub nonce: u64,
-    /// The same for all lives of a process; a new one ends the others.
+    /// The same for all lives of a process. A new one is let in when the one before is known to be over.
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
     /// Where others reach it, for servers.
@@ -106,9 +106,9 @@ pub struct Heartbeat {
     /// The clock of the newest checkpoint that it has made whole.
     #[prost(uint64, optional, tag = "9")]
     pub saved: ::core::option::Option<u64>,
-    /// The slot that it waits for, if there is one.
-    #[prost(uint32, optional, tag = "10")]
-    pub behind: ::core::option::Option<u32>,
+    /// The round that waits for somebody, of a server.
+    #[prost(message, optional, tag = "10")]
+    pub behind: ::core::option::Option<Behind>,
     /// What it does now.
     #[prost(message, optional, tag = "11")]
     pub activity: ::core::option::Option<Activity>,
@@ -118,6 +118,15 @@ pub struct Heartbeat {
     /// Shards of which the one that will be first has everything.
     #[prost(uint32, repeated, tag = "13")]
     pub handed: ::prost::alloc::vec::Vec<u32>,
+}
+/// A round that waits, or with staleness a clock that reads wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Behind {
+    #[prost(uint64, tag = "1")]
+    pub clock: u64,
+    /// The first slot that it waits for.
+    #[prost(uint32, tag = "2")]
+    pub slot: u32,
 }
 /// What a process does now.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -175,6 +184,9 @@ pub struct Grant {
     /// When it is news.
     #[prost(message, optional, tag = "2")]
     pub view: ::core::option::Option<View>,
+    /// Whom the round waits for that a worker waits for, in words.
+    #[prost(string, optional, tag = "3")]
+    pub held: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// You are no member any more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -189,9 +201,38 @@ pub struct Refused {
     /// The random number it joined with.
     #[prost(fixed64, tag = "1")]
     pub nonce: u64,
-    /// In words.
+    #[prost(oneof = "refused::Why", tags = "3, 4")]
+    pub why: ::core::option::Option<refused::Why>,
+}
+/// Nested message and enum types in `Refused`.
+pub mod refused {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Why {
+        #[prost(message, tag = "3")]
+        Differs(super::Differs),
+        #[prost(message, tag = "4")]
+        Taken(super::Taken),
+    }
+}
+/// It would compute something else than the others.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Differs {
+    /// The name of what differs.
+    #[prost(string, tag = "1")]
+    pub setting: ::prost::alloc::string::String,
+    /// What the run has, and what the newcomer has; nothing where it has none.
+    #[prost(string, optional, tag = "2")]
+    pub run: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, optional, tag = "3")]
+    pub own: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// Another process has its name, and lives.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Taken {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
-    pub why: ::prost::alloc::string::String,
+    pub host: ::prost::alloc::string::String,
 }
 /// One agreed membership: who holds which shard, who computes which slot.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -286,6 +327,9 @@ pub struct Standing {
     /// What it last told; nothing when it was not heard of yet.
     #[prost(message, optional, tag = "4")]
     pub told: ::core::option::Option<Progress>,
+    /// The host that it runs on.
+    #[prost(string, tag = "5")]
+    pub host: ::prost::alloc::string::String,
 }
 /// How far a process has come.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -304,9 +348,12 @@ pub struct Progress {
     /// Since when it was not heard of.
     #[prost(uint64, tag = "5")]
     pub silence: u64,
-    /// What it waits for, in words; empty when it works.
+    /// What it waits for, in words, and who holds that up; empty when it works.
     #[prost(string, tag = "6")]
     pub waiting_for: ::prost::alloc::string::String,
+    /// What it does, as far as is known: for as long as when it last told, and since.
+    #[prost(message, optional, tag = "7")]
+    pub activity: ::core::option::Option<Activity>,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

@@ -1,0 +1,160 @@
+//! A worker's session on sockets, and what has happened to it.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::join;
+use crate::doing::Doing;
+use crate::ids::{Peer, ServerId, Slot};
+use crate::message::{Counts, Message, Outgoing, Role, Time, ToMember};
+use crate::net::config::Config;
+use crate::net::node::{Machine, Trouble};
+use crate::net::waits::{self, Wrong};
+use crate::session::{Event, Session};
+use crate::state::Parts;
+
+/// Who else could do what a worker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Among {
+    /// It takes part in nothing yet, or has nothing to do.
+    Nobody,
+    /// There are other workers.
+    Others,
+    /// It is the only one, and has slots.
+    Last,
+}
+
+/// A worker's session, and what has happened to it.
+pub struct WorkerProcess {
+    session: Session,
+    config: Config,
+    tables: Vec<Arc<Parts>>,
+    events: VecDeque<Event>,
+    troubles: Vec<(String, Trouble)>,
+    joined: Option<Time>, // when it was let in
+    held: Option<String>, // whom the round waits for, as the coordinator last said
+    /// Time spent waiting for others.
+    pub waited: Duration,
+    /// What the worker does.
+    pub doing: Doing,
+}
+
+impl WorkerProcess {
+    /// A worker with these tables, by shard.
+    pub fn new(config: &Config, tables: Vec<Arc<Parts>>) -> Self {
+        let session = Self::life(config, &tables);
+        Self {
+            session,
+            config: config.clone(),
+            tables,
+            events: VecDeque::new(),
+            troubles: Vec::new(),
+            joined: None,
+            held: None,
+            waited: Duration::ZERO,
+            doing: Doing::default(),
+        }
+    }
+
+    fn life(config: &Config, tables: &[Arc<Parts>]) -> Session {
+        Session::new(config.sync, config.timing, join(Role::Worker, config, "", None), tables.to_vec())
+    }
+
+    /// Whether the slot went to somebody else by what has happened and was not taken yet, even if it has come back.
+    pub fn has_dropped(&self, slot: Slot) -> bool {
+        self.events.iter().any(|event| matches!(event, Event::Dropped { slot: gone } if *gone == slot))
+    }
+
+    /// Who else could do what it does.
+    pub(crate) fn among(&self) -> Among {
+        let view = self.session.view();
+        match self.session.id().filter(|id| view.workers.contains_key(id)) {
+            Some(_) if view.workers.len() > 1 => Among::Others,
+            Some(me) if !view.slots_of(me).is_empty() => Among::Last,
+            _ => Among::Nobody,
+        }
+    }
+
+    /// Begins a new session after the old one was ended by the coordinator.
+    pub fn reborn(&mut self) {
+        self.session = Self::life(&self.config, &self.tables);
+    }
+
+    /// The state machine.
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    /// The next of the things that have happened. What came after it is still to be taken, so that
+    /// [`has_dropped`](Self::has_dropped) knows of it.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Whether the coordinator has taken it out of the view since the events were last taken.
+    pub fn has_left(&self) -> bool {
+        self.events.iter().any(|e| matches!(e, Event::Ended(_)))
+    }
+
+    /// What it waits for that is wrong.
+    pub(crate) fn wrong(&self, now: Time, silence: Duration, problem: Option<String>) -> Wrong {
+        let lacks = self.lacks().zip(self.joined.map(|at| now.saturating_sub(at)));
+        let view = self.session.view();
+        let deserted = view.restored.filter(|_| view.servers.is_empty());
+        Wrong { silence, problem, troubles: self.troubles.clone(), lacks, deserted, held: self.held.clone() }
+    }
+
+    /// Who has never come.
+    fn lacks(&self) -> Option<String> {
+        let (view, size) = (self.session.view(), &self.config.size);
+        let come = view.servers.len();
+        let waits = self.session.id().is_some() && view.shards.is_empty();
+        waits.then(|| format!("servers to come: {come} of {} have", size.n_servers))
+    }
+}
+
+impl Machine for WorkerProcess {
+    fn handle(&mut self, from: Peer, message: Message, now: Time) -> Vec<Outgoing> {
+        if let Message::ToMember(ToMember::Grant { held, .. }) = &message {
+            self.held.clone_from(held);
+        }
+        let (out, events) = self.session.handle(from, message, now);
+        self.events.extend(events);
+        self.joined = self.session.id().and(self.joined.or(Some(now)));
+        waits::told(out, &self.troubles, &self.lacks().unwrap_or_default(), &self.doing.activity())
+    }
+
+    fn tick(&mut self, now: Time) -> Vec<Outgoing> {
+        let out = self.session.tick(now);
+        waits::told(out, &self.troubles, &self.lacks().unwrap_or_default(), &self.doing.activity())
+    }
+
+    fn troubled(&mut self, troubles: Vec<Trouble>) {
+        self.troubles = waits::named(self.session.view(), troubles);
+    }
+
+    fn count(&mut self, received: u64, sent: u64) {
+        self.session.count(Counts { received, sent, waited: self.waited, staleness: 0 });
+    }
+
+    fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing> {
+        self.session.reconnected(peer, now)
+    }
+
+    fn sending(&mut self, to: BTreeSet<Peer>, now: Time) {
+        self.session.sending(&to, now);
+    }
+
+    fn me(&self) -> Peer {
+        self.session.id().map_or(Peer::Newcomer(self.session.nonce()), Peer::Worker)
+    }
+
+    fn address(&self, server: ServerId) -> Option<String> {
+        self.session.view().servers.get(&server).map(|m| m.address.clone())
+    }
+
+    fn over(&self) -> bool {
+        false
+    }
+}

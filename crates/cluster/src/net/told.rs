@@ -1,0 +1,175 @@
+//! What the coordinator was last told by every process, and what follows from it for people: how far each has come, what it
+//! does, and whom a round waits for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::waits::TOLD;
+use crate::ids::{Clock, Peer};
+use crate::message::{Activity, Behind, Counts, Heartbeat, Time};
+use crate::report::{Progress, seconds};
+use crate::view::View;
+
+/// What one process has told.
+pub(super) struct Told {
+    waiting_for: String,
+    pub clock: Clock,
+    pub counts: Counts,
+    behind: Option<Behind>,
+    activity: Activity,
+    pub at: Time,
+    since: (Time, Clock), // for the speed
+    began: Time,
+}
+
+/// What all have told.
+#[derive(Default)]
+pub(super) struct AllTold(BTreeMap<Peer, Told>);
+
+impl AllTold {
+    /// Takes note of a sign of life.
+    pub fn hear(&mut self, from: Peer, heartbeat: &Heartbeat, now: Time) {
+        let Heartbeat { waiting_for, clock, counts, behind, activity, .. } = heartbeat.clone();
+        let (since, began) = self.0.get(&from).map_or(((now, clock), now), |told| (told.since, told.began));
+        self.0.insert(from, Told { waiting_for, clock, counts, behind, activity, at: now, since, began });
+    }
+
+    pub fn get(&self, peer: Peer) -> Option<&Told> {
+        self.0.get(&peer)
+    }
+
+    /// Forgets whoever is no member.
+    pub fn retain(&mut self, view: &View) {
+        self.0.retain(|peer, _| match peer {
+            Peer::Server(id) => view.servers.contains_key(id),
+            Peer::Worker(id) => view.workers.contains_key(id),
+            Peer::Coordinator | Peer::Newcomer(_) => false,
+        });
+    }
+
+    /// How far a process has come. The speed is that since the last time.
+    pub fn progress(&mut self, view: &View, peer: Peer, now: Time) -> Option<Progress> {
+        let held = self.held(view, peer, now);
+        let told = self.0.get_mut(&peer)?;
+        let (since, clock) = std::mem::replace(&mut told.since, (now, told.clock));
+        let passed = now.saturating_sub(since).as_secs_f32().max(1e-3);
+        let silence = now.saturating_sub(told.at);
+        let waiting_for = match held {
+            Some(held) if told.waiting_for.is_empty() || matches!(peer, Peer::Worker(_)) => held,
+            Some(held) => format!("{held}; {}", told.waiting_for),
+            None => told.waiting_for.clone(),
+        };
+        Some(Progress {
+            clock: told.clock,
+            speed: told.clock.saturating_sub(clock) as f32 / passed,
+            counts: told.counts,
+            lived: now.saturating_sub(told.began),
+            silence,
+            waiting_for,
+            activity: told.activity.lasting(silence),
+        })
+    }
+
+    /// Who holds up the round that a process waits for: of a server, its own round; of a worker whose calls are not answered,
+    /// the one that is furthest behind, unless that worker itself holds it up.
+    pub fn held(&self, view: &View, peer: Peer, now: Time) -> Option<String> {
+        let told = self.get(peer)?;
+        let behind = match peer {
+            Peer::Server(_) => told.behind?,
+            Peer::Worker(id) if told.activity.what.is_empty() && !told.waiting_for.is_empty() => {
+                let rounds = view.servers.keys().filter_map(|id| self.get(Peer::Server(*id))?.behind);
+                rounds.min_by_key(|b| b.clock).filter(|b| view.owner(b.slot) != Some(id))?
+            }
+            _ => return None,
+        };
+        Some(self.sentence(view, behind, now))
+    }
+
+    fn sentence(&self, view: &View, behind: Behind, now: Time) -> String {
+        let Behind { clock, slot } = behind;
+        let owner = view.owner(slot).and_then(|id| Some((id, view.workers.get(&id)?)));
+        let Some((id, member)) = owner else {
+            return format!("round {clock} waits for {slot}, which nobody has yet");
+        };
+        let mut text = format!("round {clock} waits for {} on host {}", member.name, member.host);
+        let Some(told) = self.get(Peer::Worker(id)) else { return text + ", not heard of yet" };
+        let silence = now.saturating_sub(told.at);
+        let activity = told.activity.lasting(silence);
+        if !activity.what.is_empty() {
+            text += &format!(", {activity}");
+        } else if !told.waiting_for.is_empty() {
+            text += &format!(", which waits for {}", told.waiting_for);
+        }
+        if silence > TOLD {
+            text += &format!(", not heard of for {}", seconds(silence));
+        }
+        text
+    }
+}
+
+impl Activity {
+    /// What is done so much later, as far as is known: still the same.
+    fn lasting(&self, longer: Duration) -> Self {
+        let lasts = if self.what.is_empty() { self.lasts } else { self.lasts + longer };
+        Self { lasts, ..self.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Epoch, ServerId, SessionId, Slot};
+    use crate::message::Wish;
+    use crate::view::Member;
+
+    const S: fn(u64) -> Time = Time::from_secs;
+
+    fn heartbeat(what: &str, waiting_for: &str, behind: Option<Behind>) -> Heartbeat {
+        Heartbeat {
+            epoch: Epoch(1),
+            sent: S(0),
+            caught_up: Vec::new(),
+            wish: Wish::Stay,
+            waiting_for: waiting_for.into(),
+            clock: 812,
+            counts: Counts::default(),
+            saved: None,
+            behind,
+            activity: Activity { what: what.into(), lasts: S(4), usual: Duration::from_millis(1100) },
+            keeps: false,
+            handed: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn who_waits_is_told_whom_the_round_waits_for_and_what_that_one_does() {
+        let member = |name: &str| Member { name: name.into(), host: "b3".into(), ..Member::default() };
+        let (near, far, head) = (SessionId(1), SessionId(2), ServerId(3));
+        let view = View {
+            servers: [(head, member("server-0"))].into(),
+            workers: [(near, member("worker-0")), (far, member("worker-7"))].into(),
+            slots: vec![Some(near), Some(far)],
+            ..View::default()
+        };
+        let mut told = AllTold::default();
+        let behind = Some(Behind { clock: 812, slot: Slot(1) });
+        told.hear(Peer::Server(head), &heartbeat("", "", behind), S(9));
+        told.hear(Peer::Worker(near), &heartbeat("", "shard 0 of server-0", None), S(9));
+        told.hear(Peer::Worker(far), &heartbeat("backward", "", None), S(9));
+        let mut words = |peer, now| {
+            let told = told.progress(&view, peer, now).unwrap();
+            (told.waiting_for, told.activity.to_string())
+        };
+        let round = "round 812 waits for worker-7 on host b3, in backward for 4.0 s, usually 1.1 s";
+        for waits in [Peer::Server(head), Peer::Worker(near)] {
+            assert_eq!(words(waits, S(9)).0, round);
+        }
+        assert_eq!(
+            words(Peer::Worker(far), S(9)),
+            (String::new(), "in backward for 4.0 s, usually 1.1 s".into())
+        );
+        // It has said nothing since: what it did then it does still, as far as anybody knows.
+        let later = "round 812 waits for worker-7 on host b3, in backward for 7.0 s, usually 1.1 s, not heard of for 3.0 s";
+        assert_eq!(words(Peer::Worker(near), S(12)).0, later);
+    }
+}
