@@ -40,6 +40,14 @@ pub struct Stepped {
     pub values: Vec<Tensor>,
 }
 
+/// The step as plans print it, and the values below.
+impl fmt::Display for Stepped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {}: {}", self.index, self.info)?;
+        self.nodes.iter().zip(&self.values).try_for_each(|(id, value)| write!(f, "\n{id} = {value}"))
+    }
+}
+
 /// A step whose values are not what they should be.
 #[derive(Debug, Clone)]
 pub struct Finding {

@@ -57,10 +57,10 @@ pub enum RunError {
         /// Their names.
         names: String,
     },
-    /// A parameter whose value is not of the graph's dtype and shape.
+    /// A parameter or operand whose value is not of the graph's dtype and shape.
     #[error("`{name}` is {got}, the graph says {want}")]
     Bound {
-        /// The parameter.
+        /// Its name.
         name: String,
         /// What stands in the graph.
         want: Box<Meta>,

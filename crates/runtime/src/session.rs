@@ -229,7 +229,14 @@ impl Session {
         let mut operands = Vec::new();
         for name in &planned.inputs {
             match feeds.iter().find(|(n, _)| n == name) {
-                Some((_, value)) => operands.push((*value).clone()),
+                Some((_, value)) => {
+                    let want = self.input(name)?;
+                    if value.meta() != want {
+                        let (want, got) = (Box::new(want.clone()), Box::new(value.meta().clone()));
+                        return Err(RunError::Bound { name: name.clone(), want, got });
+                    }
+                    operands.push((*value).clone());
+                }
                 None => {
                     let fed: Vec<(String, ())> = feeds.iter().map(|(n, _)| ((*n).to_owned(), ())).collect();
                     return Err(RunError::Unbound { role: "operand", names: missing(&planned.inputs, &fed) });

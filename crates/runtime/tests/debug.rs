@@ -20,6 +20,9 @@ fn a_debugger_goes_step_by_step_and_leaves_params_as_they_were() {
     let mut seen = Vec::new();
     while let Some(stepped) = debugger.step().unwrap() {
         assert_eq!(stepped.values.len(), stepped.info.results.len());
+        let text = stepped.to_string();
+        assert!(text.starts_with(&format!("step {}: {}", stepped.index, stepped.info.name())), "{text}");
+        assert!(stepped.values.iter().all(|value| text.contains(&value.to_string())), "{text}");
         seen.push(stepped.info.name());
     }
     assert!(seen.iter().any(|name| name == "matmul") && seen.len() >= 3, "{seen:?}");

@@ -100,9 +100,11 @@ fn operand() -> Tensor {
     Tensor::from([0.3f32, -0.2, 0.6])
 }
 
+type Derivative<'a> = Box<dyn Fn(&Tensor) -> Tensor + 'a>;
+
 /// The function, its gradient and the product of its second derivative with a vector. A gradient that nothing flows into is an
 /// error of `grad`, so something always does.
-fn derivatives(f: &dyn Fn(&Tensor) -> Tensor) -> [Box<dyn Fn(&Tensor) -> Tensor + '_>; 3] {
+fn derivatives(f: &dyn Fn(&Tensor) -> Tensor) -> [Derivative<'_>; 3] {
     let loss = move |x: &Tensor| (f(x) * Tensor::from([1.0f32, 2.0, -3.0]) + x * 0.1).sum(());
     [
         Box::new(f),

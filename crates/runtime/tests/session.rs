@@ -74,10 +74,7 @@ fn wrong_names_are_answered_with_the_right_ones() {
         "nothing is called `accuracy`; known are loss, dloss/dw, prediction, x, y, w"
     );
     assert_eq!(run(&[("x", &x)], &["loss"]), "no value was given for operand y");
-    assert_eq!(
-        run(&[("x", &x.t())], &["prediction"]),
-        "run: operand 0 is f32[2, 3], the plan was made for f32[3, 2]"
-    );
+    assert_eq!(run(&[("x", &x.t())], &["prediction"]), "`x` is f32[2, 3], the graph says f32[3, 2]");
     let none: [(&str, Tensor); 0] = [];
     let error = |e: Result<Session, _>| e.err().map(|e: thalweg_runtime::RunError| e.to_string()).unwrap();
     assert_eq!(error(Session::new(regression(), none)), "no value was given for param w");
