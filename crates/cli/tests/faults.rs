@@ -20,7 +20,11 @@ fn folder(name: &str) -> PathBuf {
 
 /// A small net whose samples are read at once, so that what is started again is there before the end.
 fn train(out: &Path) -> Vec<String> {
-    let train = "train logistic --steps 1500 --batch 32 --json --out";
+    train_for(1500, out)
+}
+
+fn train_for(steps: u32, out: &Path) -> Vec<String> {
+    let train = format!("train logistic --steps {steps} --batch 32 --json --out");
     train.split(' ').chain(out.to_str()).map(str::to_owned).collect()
 }
 
@@ -33,14 +37,16 @@ fn hash(line: &str) -> String {
 /// What one process with two slots comes to.
 fn undisturbed() -> &'static str {
     static HASH: OnceLock<String> = OnceLock::new();
-    HASH.get_or_init(|| {
-        let out = folder("undisturbed");
-        let mut command = Command::new(THALWEG);
-        let output = command.args(train(&out)).env("THALWEG_SLOTS", "2").output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let _ = std::fs::remove_dir_all(out);
-        hash(String::from_utf8(output.stdout).unwrap().trim())
-    })
+    HASH.get_or_init(|| undisturbed_for(1500))
+}
+
+fn undisturbed_for(steps: u32) -> String {
+    let out = folder(&format!("undisturbed-{steps}"));
+    let mut command = Command::new(THALWEG);
+    let output = command.args(train_for(steps, &out)).env("THALWEG_SLOTS", "2").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let _ = std::fs::remove_dir_all(out);
+    hash(String::from_utf8(output.stdout).unwrap().trim())
 }
 
 /// A run of two workers and two servers that is disturbed after its first checkpoint.
@@ -150,27 +156,30 @@ fn the_only_server_of_a_shard_is_killed_and_the_run_goes_back_to_its_checkpoint(
     }
 }
 
+/// Steps of a run that is far from its end when it has two checkpoints, even if nobody looks for a second or two.
+const LONG: u32 = 9000;
+
 /// A coordinator, a server and a worker from terminals of their own, killed once there are checkpoints.
 fn by_hand(out: &Path, variables: &[(&str, &str)]) -> (ByHand, [Errors; 2]) {
     let mut processes = ByHand::of(THALWEG, &[&[("THALWEG_SLOTS", "2")], variables].concat());
-    let program = train(out);
+    let program = train_for(LONG, out);
     let program: Vec<&str> = program.iter().map(String::as_str).collect();
     let coordinator = processes.start("coordinator-0", &["coordinate"], &[]);
     processes.start("server-0", &program, &[]);
     let worker = processes.start("worker-0", &program, &[]);
     until_saved(out, &worker);
     processes.kill("server-0");
-    coordinator.until("server-0 has ended; its shards are lost");
-    coordinator.until("the run goes back to the checkpoint at clock");
+    processes.says("coordinator-0", "server-0 has ended; its shards are lost");
+    processes.says("coordinator-0", "the run goes back to the checkpoint at clock");
     (processes, [coordinator, worker])
 }
 
 #[test]
 fn the_only_server_is_started_again_by_hand_and_the_run_goes_on() {
-    let (want, out) = (undisturbed(), folder("by-hand"));
+    let (want, out) = (undisturbed_for(LONG), folder("by-hand"));
     let (mut processes, [_, worker]) = by_hand(&out, &[("THALWEG_GIVE_UP_MS", "600000")]);
     worker.until("worker-0: waits for servers to come: 0 of 1 have");
-    let program = train(&out);
+    let program = train_for(LONG, &out);
     processes.start("server-0", &program.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     assert!(processes.ended("worker-0").success(), "{}", worker.text());
     let summary = thalweg::train::Run::summary_of(&out).unwrap().unwrap();

@@ -192,12 +192,17 @@ impl Errors {
 
     /// Waits for a line with this in it.
     pub fn until(&self, part: &str) -> Instant {
+        self.until_or(part, || self.text())
+    }
+
+    /// [`Errors::until`] that fails with more than what this process said.
+    fn until_or(&self, part: &str, otherwise: impl Fn() -> String) -> Instant {
         let end = Instant::now() + PATIENCE;
         loop {
             if let Some((at, _)) = self.0.lock().unwrap().iter().find(|(_, line)| line.contains(part)) {
                 return *at;
             }
-            assert!(Instant::now() < end, "nobody said {part:?}:\n{}", self.text());
+            assert!(Instant::now() < end, "nobody said {part:?}:\n{}", otherwise());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -262,6 +267,15 @@ impl ByHand {
 
     pub fn lives(&mut self, name: &str) -> bool {
         self.child(name).try_wait().unwrap().is_none()
+    }
+
+    /// Waits until a process says this. If it does not, shows what all of them said, and the status.
+    pub fn says(&self, name: &str, part: &str) -> Instant {
+        let errors = self.children.iter().find(|(n, ..)| n == name).map(|(.., errors)| errors).unwrap();
+        errors.until_or(part, || {
+            let said = |(name, _, errors): &(String, Child, Errors)| format!("{name}:\n{}", errors.text());
+            self.children.iter().map(said).chain([self.status()]).collect()
+        })
     }
 
     /// What `thalweg status` prints.
