@@ -67,6 +67,10 @@ pub fn run(args: &[&str]) -> Result<()> {
     let python = std::env::var("THALWEG_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let rivals = rivals(&python, &wanted);
     if !wanted.networks.is_empty() && rivals.iter().any(|(script, _)| *script == "bench_torch.py") {
+        ensure!(
+            can_import(&python, "safetensors"),
+            "`{python}` cannot import safetensors, which comparing losses needs: install it there"
+        );
         agree(&python, &wanted.networks)?;
     }
     let mut times = Times::new();
@@ -118,8 +122,7 @@ fn build(folder: &Path, arguments: &[&str]) -> Result<()> {
 /// The scripts to run beside ours; says which are skipped because a package is missing.
 fn rivals<'a>(python: &str, wanted: &'a Wanted) -> Vec<(&'static str, Vec<&'a str>)> {
     let has = |package: &str| {
-        let found = Command::new(python).args(["-c", &format!("import {package}")]).output();
-        let found = found.is_ok_and(|o| o.status.success());
+        let found = can_import(python, package);
         if !found {
             println!("skipped {package}: `{python}` cannot import it (set THALWEG_PYTHON to one that can)");
         }
@@ -145,6 +148,11 @@ fn rivals<'a>(python: &str, wanted: &'a Wanted) -> Vec<(&'static str, Vec<&'a st
         println!("skipped burn and candle: `--peers burn,candle` builds them");
     }
     rivals
+}
+
+fn can_import(python: &str, package: &str) -> bool {
+    let tried = Command::new(python).args(["-c", &format!("import {package}")]).output();
+    tried.is_ok_and(|o| o.status.success())
 }
 
 pub fn target_dir() -> std::path::PathBuf {
