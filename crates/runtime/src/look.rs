@@ -29,14 +29,7 @@ impl Written {
 
 /// Runs `f`; the bodies that it traces compute again what was computed before, for a gradient.
 pub(crate) fn again<R>(f: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            IS_AGAIN.set(self.0);
-        }
-    }
-    let _restore = Restore(IS_AGAIN.replace(true));
-    f()
+    probe::while_set(&IS_AGAIN, f)
 }
 
 /// What one looks for.

@@ -1,6 +1,7 @@
 //! Probes: values that print themselves whenever they are computed.
 
 use std::cell::Cell;
+use std::thread::LocalKey;
 
 use thalweg_core::{View, ViewMut};
 use thalweg_tensor::ops::CustomOp;
@@ -31,13 +32,18 @@ thread_local! {
 
 /// Runs `f`, which computes values again, without what probes print.
 pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
+    while_set(&IS_QUIET, f)
+}
+
+/// Runs `f` with a mode of this thread on; afterwards, also after a panic, it is as it was.
+pub(crate) fn while_set<R>(mode: &'static LocalKey<Cell<bool>>, f: impl FnOnce() -> R) -> R {
+    struct Restore(&'static LocalKey<Cell<bool>>, bool);
     impl Drop for Restore {
         fn drop(&mut self) {
-            IS_QUIET.set(self.0);
+            self.0.set(self.1);
         }
     }
-    let _restore = Restore(IS_QUIET.replace(true));
+    let _restore = Restore(mode, mode.replace(true));
     f()
 }
 
