@@ -4,16 +4,25 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::check::succeed;
-use crate::{root, value};
+use crate::root;
 
 /// (workload, threads) → framework → median wall times in ms, one per round.
 type Times = BTreeMap<(String, usize), BTreeMap<String, Vec<f64>>>;
 
-/// The networks that every rival has, by the letters that their scripts take.
-const NETWORKS: &str = "abcdefgh";
+/// The networks, by the letters that the rivals take, and the names by which ours has them.
+const NETWORKS: [(&str, &[&str]); 8] = [
+    ("a", &["a"]),
+    ("b", &["b"]),
+    ("c", &["c"]),
+    ("d", &["d"]),
+    ("e", &["e", "e-bf16"]),
+    ("f", &["f"]),
+    ("g", &["g"]),
+    ("h", &["h"]),
+];
 /// The ratio of the best rival to ours that is promised, where it is not 1.
 const TARGETS: [(&str, f64); 2] = [("a", 1.5), ("g", 3.0)];
 const TARGET_OF_MEAN: f64 = 1.5;
@@ -26,35 +35,46 @@ struct Wanted<'a> {
     peers: Vec<&'a str>,
     /// Groups or names of single ops.
     ops: Vec<&'a str>,
-    /// Names of networks, and their letters.
-    networks: Vec<&'a str>,
-    letters: String,
+    networks: Vec<Network<'a>>,
+}
+
+/// A network: its letter, which the rivals take, and the names by which ours knows what belongs to it.
+struct Network<'a> {
+    letter: &'a str,
+    names: Vec<&'a str>,
 }
 
 impl<'a> Wanted<'a> {
     fn new(args: &[&'a str]) -> Result<Self> {
-        let is_flag = |i: usize| args[i].starts_with("--") || i > 0 && args[i - 1].starts_with("--");
-        let mut names: Vec<&str> = (0..args.len()).filter(|&i| !is_flag(i)).map(|i| args[i]).collect();
-        if names.is_empty() {
-            names.push("networks");
+        let (mut rounds, mut threads, mut peers, mut names) = (3, None, Vec::new(), Vec::new());
+        let mut rest = args.iter();
+        while let Some(&arg) = rest.next() {
+            let mut value = || rest.next().with_context(|| format!("{arg} wants a value"));
+            match arg {
+                "--rounds" => rounds = value()?.parse().context("--rounds takes a number")?,
+                "--threads" => threads = Some(*value()?),
+                "--peers" => peers = value()?.split(',').collect(),
+                _ => names.push(arg),
+            }
         }
-        let is_network =
-            |name: &str| name == "networks" || name == "e-bf16" || name.len() == 1 && NETWORKS.contains(name);
-        let (networks, ops): (Vec<&str>, Vec<&str>) = names.into_iter().partition(|name| is_network(name));
-        let letter = |&c: &char| networks.iter().any(|n| *n == "networks" || n.starts_with(c));
-        let threads = value(args, "--threads").unwrap_or(if ops.is_empty() { "2" } else { "1,2" });
-        let peers = value(args, "--peers").map_or(Vec::new(), |names| names.split(',').collect());
+        if let Some(unknown) = names.iter().find(|name| name.starts_with('-')) {
+            bail!("bench has no {unknown}; `cargo xtask help` lists what it takes");
+        }
         for peer in &peers {
             ensure!(["burn", "candle"].contains(peer), "--peers takes burn and candle, separated by a comma");
         }
-        Ok(Self {
-            rounds: value(args, "--rounds").map_or(Ok(3), str::parse)?,
-            threads: threads.split(',').map(str::parse).collect::<Result<_, _>>()?,
-            peers,
-            letters: NETWORKS.chars().filter(letter).collect(),
-            ops,
-            networks,
-        })
+        let all = names.is_empty() || names.contains(&"networks");
+        let networks = NETWORKS.iter().filter_map(|&(letter, known)| {
+            let wanted = |name: &&&str| all || names.contains(*name);
+            let names: Vec<&str> = known.iter().filter(wanted).copied().collect();
+            (!names.is_empty()).then_some(Network { letter, names })
+        });
+        let networks: Vec<Network> = networks.collect();
+        names.retain(|name| *name != "networks" && !networks.iter().any(|n| n.names.contains(name)));
+        let threads = threads.unwrap_or(if names.is_empty() { "2" } else { "1,2" });
+        let threads = threads.split(',').map(str::parse).collect::<Result<_, _>>();
+        let threads = threads.context("--threads takes numbers, separated by commas")?;
+        Ok(Self { rounds, threads, peers, ops: names, networks })
     }
 }
 
@@ -65,8 +85,8 @@ pub fn run(args: &[&str]) -> Result<()> {
         build(&root().join("benches/peers").join(peer), &[])?;
     }
     let python = std::env::var("THALWEG_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let rivals = rivals(&python, &wanted);
-    if !wanted.networks.is_empty() && rivals.iter().any(|(script, _)| *script == "bench_torch.py") {
+    let rivals = Rivals::find(&python, &wanted);
+    if rivals.torch && !wanted.networks.is_empty() {
         ensure!(
             can_import(&python, "safetensors"),
             "`{python}` cannot import safetensors, which comparing losses needs: install it there"
@@ -77,18 +97,21 @@ pub fn run(args: &[&str]) -> Result<()> {
     for round in 0..wanted.rounds {
         for threads in &wanted.threads {
             eprintln!("round {} of {}, {threads} threads", round + 1, wanted.rounds);
-            let n = threads.to_string();
-            let mut ours = ours();
-            ours.args(["--csv", "--threads", &n]).args(&wanted.ops).args(&wanted.networks);
-            collect(&mut ours, &mut times)?;
-            for (script, arguments) in &rivals {
-                let mut theirs = Command::new(&python);
-                theirs.arg(root().join("benches/peers").join(script)).args(arguments).env("THREADS", &n);
-                collect(&mut theirs, &mut times)?;
+            let threads = threads.to_string();
+            if !wanted.ops.is_empty() {
+                collect(ours().args(["--csv", "--threads", &threads]).args(&wanted.ops), &mut times)?;
+                if rivals.torch {
+                    let mut theirs = rivals.script("bench_torch_ops.py", &threads);
+                    collect(theirs.args(&wanted.ops), &mut times)?;
+                }
             }
-            for peer in wanted.peers.iter().filter(|_| !wanted.letters.is_empty()) {
-                let mut theirs = Command::new(target_dir().join(format!("release/peers_{peer}")));
-                collect(theirs.arg(&wanted.letters).env("RAYON_NUM_THREADS", &n), &mut times)?;
+            // One network after the other, so that a slow minute of the machine meets all sides of it.
+            for network in &wanted.networks {
+                eprintln!("  {}", network.letter);
+                collect(ours().args(["--csv", "--threads", &threads]).args(&network.names), &mut times)?;
+                for mut theirs in rivals.commands(network.letter, &threads) {
+                    collect(&mut theirs, &mut times)?;
+                }
             }
         }
     }
@@ -103,9 +126,10 @@ fn ours() -> Command {
 }
 
 /// Whether both sides compute the same from the same weights: nothing is timed before that is known.
-fn agree(python: &str, networks: &[&str]) -> Result<()> {
+fn agree(python: &str, networks: &[Network]) -> Result<()> {
     let folder = target_dir().join("agree");
-    succeed(ours().arg("--export").arg(&folder).args(networks))?;
+    let names = networks.iter().flat_map(|network| &network.names);
+    succeed(ours().arg("--export").arg(&folder).args(names))?;
     let mut theirs = Command::new(python);
     succeed(theirs.arg(root().join("benches/peers/agree.py")).arg(&folder))
 }
@@ -119,35 +143,62 @@ fn build(folder: &Path, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The scripts to run beside ours; says which are skipped because a package is missing.
-fn rivals<'a>(python: &str, wanted: &'a Wanted) -> Vec<(&'static str, Vec<&'a str>)> {
-    let has = |package: &str| {
-        let found = can_import(python, package);
-        if !found {
-            println!("skipped {package}: `{python}` cannot import it (set THALWEG_PYTHON to one that can)");
+/// The rivals that are here.
+struct Rivals<'a> {
+    python: &'a str,
+    torch: bool,
+    jax: bool,
+    peers: &'a [&'a str],
+}
+
+impl<'a> Rivals<'a> {
+    /// Says which are skipped, and why.
+    fn find(python: &'a str, wanted: &'a Wanted) -> Self {
+        let has = |package: &str| {
+            let found = can_import(python, package);
+            if !found {
+                println!("skipped {package}: `{python}` cannot import it (set THALWEG_PYTHON to one that can)");
+            }
+            found
+        };
+        if wanted.peers.is_empty() && !wanted.networks.is_empty() {
+            println!("skipped burn and candle: `--peers burn,candle` builds them");
         }
-        found
-    };
-    let letters = wanted.letters.as_str();
-    let mut rivals = Vec::new();
-    if has("torch") {
-        if !wanted.ops.is_empty() {
-            rivals.push(("bench_torch_ops.py", wanted.ops.clone()));
+        let jax = !wanted.networks.is_empty() && has("jax");
+        Self { python, torch: has("torch"), jax, peers: &wanted.peers }
+    }
+
+    fn script(&self, name: &str, threads: &str) -> Command {
+        let mut command = Command::new(self.python);
+        command.arg(root().join("benches/peers").join(name)).env("THREADS", threads);
+        command
+    }
+
+    /// Everything to run beside ours on a network.
+    fn commands(&self, letter: &str, threads: &str) -> Vec<Command> {
+        let mut commands = Vec::new();
+        let mut script = |name, arguments: &[&str]| {
+            let mut command = self.script(name, threads);
+            command.args(arguments).arg(letter);
+            commands.push(command);
+        };
+        if self.torch {
+            script("bench_torch.py", &["eager"]);
+            // Its compiler has no recurrent nets.
+            if letter != "h" {
+                script("bench_torch.py", &["compile"]);
+            }
         }
-        if !letters.is_empty() {
-            rivals.push(("bench_torch.py", vec!["eager", letters]));
-            // It has no recurrent nets.
-            let compiled = letters.trim_end_matches('h');
-            rivals.extend((!compiled.is_empty()).then(|| ("bench_torch.py", vec!["compile", compiled])));
+        if self.jax {
+            script("bench_jax.py", &[]);
         }
+        for peer in self.peers {
+            let mut command = Command::new(target_dir().join(format!("release/peers_{peer}")));
+            command.arg(letter).env("RAYON_NUM_THREADS", threads);
+            commands.push(command);
+        }
+        commands
     }
-    if !letters.is_empty() && has("jax") {
-        rivals.push(("bench_jax.py", vec![letters]));
-    }
-    if !letters.is_empty() && wanted.peers.is_empty() {
-        println!("skipped burn and candle: `--peers burn,candle` builds them");
-    }
-    rivals
 }
 
 fn can_import(python: &str, package: &str) -> bool {
@@ -196,7 +247,7 @@ fn print(times: &Times) -> Result<()> {
         let cells = theirs.iter().map(|t| format!(" {} |", text(*t))).collect::<String>();
         let shown = ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
         println!("| {workload} | {threads} | {} |{cells} {shown} |", text(ours));
-        let is_network = workload == "e-bf16" || workload.len() == 1;
+        let is_network = NETWORKS.iter().any(|(_, names)| names.contains(&workload.as_str()));
         ratios.extend(ratio.filter(|_| is_network && *threads == 2).map(|ratio| (workload.as_str(), ratio)));
     }
     judge(&ratios)

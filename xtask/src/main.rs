@@ -39,6 +39,10 @@ fn main() -> std::process::ExitCode {
 fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    if args.iter().any(|arg| ["help", "--help", "-h"].contains(arg)) {
+        println!("{USAGE}");
+        return Ok(());
+    }
     match &args[..] {
         ["check", steps @ ..] => check::run(steps),
         ["golden" | "op-page" | "proto" | "simulate" | "fuzz-programs", ..] | ["bench", "cluster", ..] => {
@@ -48,10 +52,6 @@ fn run() -> Result<()> {
         ["machines", rest @ ..] => machines::run(rest),
         ["tidy"] => tidy::run(),
         ["fuzz", rest @ ..] => check::fuzz(rest.first().map_or(Ok(60), |s| s.parse())?),
-        ["help" | "--help" | "-h", ..] => {
-            println!("{USAGE}");
-            Ok(())
-        }
         _ => bail!("{USAGE}"),
     }
 }
