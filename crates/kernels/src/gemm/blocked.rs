@@ -123,7 +123,7 @@ impl<T: Element> Product<'_, T> {
         let n_sets = if stride.is_multiple_of(LINE) { L1_SETS / stride_in_lines } else { L1_SETS };
         // Pages count too: the rows of a panel should lie in few of them.
         let n_rows = self.b.rows().min(KC);
-        m <= self.kernels.mr || (n_rows <= n_sets * L1_WAYS && n_rows * stride <= 1 << 18)
+        m <= self.kernels.mr || (n_rows <= n_sets * L1_WAYS && n_rows * stride <= 1 << 19)
     }
 
     /// Packs the panel of b with the columns from `j` on, which end at `end`, and the rows `p .. p + k`.
