@@ -157,7 +157,9 @@ impl<'a> Rivals<'a> {
         let has = |package: &str| {
             let found = can_import(python, package);
             if !found {
-                println!("skipped {package}: `{python}` cannot import it (set THALWEG_PYTHON to one that can)");
+                println!(
+                    "skipped {package}: `{python}` cannot import it (set THALWEG_PYTHON to one that can)"
+                );
             }
             found
         };

@@ -46,9 +46,19 @@ pub fn run(names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Each parser under libFuzzer for a while.
-pub fn fuzz(seconds: u64) -> Result<()> {
-    for target in ["npy", "npz", "safetensors", "graph", "idx", "csv", "libsvm", "trees", "wire", "control"] {
+const FUZZED: [&str; 10] =
+    ["npy", "npz", "safetensors", "graph", "idx", "csv", "libsvm", "trees", "wire", "control"];
+
+/// Each parser under libFuzzer for a while, or those of these names.
+pub fn fuzz(args: &[&str]) -> Result<()> {
+    let (seconds, names) = match args.split_first() {
+        Some((first, rest)) if first.parse::<u64>().is_ok() => (*first, rest),
+        _ => ("60", args),
+    };
+    if let Some(unknown) = names.iter().find(|name| !FUZZED.contains(name)) {
+        bail!("there is no parser `{unknown}` to fuzz; there are: {}", FUZZED.join(", "));
+    }
+    for target in FUZZED.iter().filter(|target| names.is_empty() || names.contains(target)) {
         println!("== fuzz {target} for {seconds} s");
         let limit = format!("-max_total_time={seconds}");
         // The corpus in the repository stays small: what the fuzzer finds goes elsewhere.

@@ -24,7 +24,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   simulate [--seed N | --replay FILE | --from N --count N]  the cluster under crashes, loss and pauses, without end
   tidy                                   layering, names, sizes and forbidden words
   fuzz-programs [--from SEED] [--count N] random programs, eager against compiled, without end unless counted
-  fuzz [SECONDS]                         each file parser for so long (needs nightly and cargo-fuzz)";
+  fuzz [SECONDS] [PARSER ...]            each parser, or some, for so long (needs nightly and cargo-fuzz)";
 
 fn main() -> std::process::ExitCode {
     match run() {
@@ -51,7 +51,7 @@ fn run() -> Result<()> {
         ["bench", rest @ ..] => bench::run(rest),
         ["machines", rest @ ..] => machines::run(rest),
         ["tidy"] => tidy::run(),
-        ["fuzz", rest @ ..] => check::fuzz(rest.first().map_or(Ok(60), |s| s.parse())?),
+        ["fuzz", rest @ ..] => check::fuzz(rest),
         _ => bail!("{USAGE}"),
     }
 }
