@@ -82,6 +82,7 @@ fn lifted(op: &Op, x: &[&Meta], k: usize) -> Option<(Op, SmallVec<[Option<Shape>
         {
             op.clone()
         }
+        Op::LogLikelihood(_) | Op::LogLikelihoodGrad(_) => op.clone(),
         op if op.is_elementwise() => op.clone(),
         _ => return None,
     };

@@ -44,6 +44,38 @@ pub fn log_softmax_backward(y: &[f32], dy: &[f32], cols: usize, dx: &mut [f32]) 
     backward(Kind::Log, y, dy, cols, dx);
 }
 
+/// y = x\[class\] − log Σ eˣ of each row. Classes count columns. y: (rows).
+pub fn log_likelihood(x: &[f32], classes: &[i64], cols: usize, y: &mut [f32]) {
+    require_classes(x, classes, cols, y);
+    let y = SharedMut::new(y);
+    par_rows(classes.len(), cols, |r| {
+        // SAFETY: `par_rows` gives every row to exactly one call.
+        let y = unsafe { y.range(r.clone()) };
+        dispatch(LogLikelihood { x: &x[r.start * cols..r.end * cols], classes: &classes[r], cols, y });
+    });
+}
+
+/// dx = dy (1 at the class, 0 elsewhere − softmax(x)), for y = [`log_likelihood`]. dy: (rows).
+pub fn log_likelihood_backward(x: &[f32], classes: &[i64], dy: &[f32], cols: usize, dx: &mut [f32]) {
+    require_classes(x, classes, cols, dy);
+    assert_eq!(x.len(), dx.len(), "log_likelihood: scores and their gradient differ in length");
+    let dx = SharedMut::new(dx);
+    par_rows(classes.len(), cols, |r| {
+        let part = r.start * cols..r.end * cols;
+        // SAFETY: `par_rows` gives every row to exactly one call.
+        let dx = unsafe { dx.range(part.clone()) };
+        let (classes, dy) = (&classes[r.clone()], &dy[r]);
+        dispatch(LogLikelihoodBackward { x: &x[part], classes, dy, cols, dx });
+    });
+}
+
+/// One class and one other number for each row, and no class that is none.
+fn require_classes(x: &[f32], classes: &[i64], cols: usize, per_row: &[f32]) {
+    let n = classes.len();
+    assert!(x.len() == n * cols && per_row.len() == n, "log_likelihood: operands differ in their rows");
+    assert!(classes.iter().all(|c| (0..cols as i64).contains(c)), "log_likelihood: a class is out of range");
+}
+
 #[derive(Clone, Copy)]
 enum Kind {
     Plain,
@@ -201,8 +233,54 @@ impl Body for Backward<'_> {
     }
 }
 
+struct LogLikelihood<'a> {
+    x: &'a [f32],
+    classes: &'a [i64],
+    cols: usize,
+    y: &'a mut [f32],
+}
+
+impl Body for LogLikelihood<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: F32s>(self, v: V) {
+        for (row, (y, class)) in self.y.iter_mut().zip(self.classes).enumerate() {
+            let x = &self.x[row * self.cols..(row + 1) * self.cols];
+            let max = reduce(v, Max { x });
+            *y = x[*class as usize] - max - log(Lane(reduce(v, ExpSum { x, shift: max }))).0;
+        }
+    }
+}
+
+struct LogLikelihoodBackward<'a> {
+    x: &'a [f32],
+    classes: &'a [i64],
+    dy: &'a [f32],
+    cols: usize,
+    dx: &'a mut [f32],
+}
+
+impl Body for LogLikelihoodBackward<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<V: F32s>(self, v: V) {
+        let rows = self.x.chunks_exact(self.cols).zip(self.dx.chunks_exact_mut(self.cols));
+        for ((x, dx), (class, dy)) in rows.zip(self.classes.iter().zip(self.dy)) {
+            let max = reduce(v, Max { x });
+            let p = dx.as_mut_ptr();
+            let scale = v.splat(-dy / reduce(v, ExpTo { x, y: p, shift: max }));
+            each_vector!(V, x.len(), |i, k| {
+                // SAFETY: `i + k <= cols`, the length of the row at `p`.
+                unsafe { (V::load_n(p.add(i), k, 0.0) * scale).store_n(p.add(i), k) };
+            });
+            dx[*class as usize] += dy;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::{log_likelihood, log_likelihood_backward};
     use super::{log_softmax, log_softmax_backward, log_sum_exp, softmax, softmax_backward};
     use crate::rows::testing::{close, same_on_threads, values};
 
@@ -249,6 +327,20 @@ mod tests {
             }
             close(&run(&|dx| softmax_backward(&y, &dy, cols, dx)), &plain, 1e-5);
             close(&run(&|dx| log_softmax_backward(&ly, &dy, cols, dx)), &log, 1e-5);
+
+            let classes: Vec<i64> = (0..rows).map(|row| (row * 7 % cols) as i64).collect();
+            let mut of_class = vec![0.0; rows];
+            log_likelihood(&x, &classes, cols, &mut of_class);
+            let at_class = |row: usize| ly[row * cols + classes[row] as usize];
+            assert_eq!(of_class, (0..rows).map(at_class).collect::<Vec<_>>(), "the bits of log_softmax");
+            let dy = &dy[..rows];
+            let spread = (0..rows * cols).map(|i| {
+                let (row, p) = (i / cols, f64::from(y[i]));
+                let is_class = f64::from(classes[row] as usize == i % cols);
+                f64::from(dy[row]) * (is_class - p)
+            });
+            let want: Vec<f64> = spread.collect();
+            close(&run(&|dx| log_likelihood_backward(&x, &classes, dy, cols, dx)), &want, 1e-5);
         }
     }
 

@@ -5,7 +5,7 @@ use thalweg_core::{DType, Shape};
 use crate::apply::apply;
 use crate::error::{OpError, fail};
 use crate::functions::losses::Reduction;
-use crate::ops::Gather;
+use crate::ops::{Gather, LogLikelihood};
 use crate::tensor::Tensor;
 
 /// The options of [`Tensor::cross_entropy_with`] and [`Tensor::nll_loss`].
@@ -52,11 +52,13 @@ impl Tensor {
             let (value, shape) = (options.label_smoothing.to_string(), self.shape().clone());
             fail(OpError::Argument { op, name: "label_smoothing", value, shape, need: "must lie in 0..=1" });
         }
-        let log_p = self.log_softmax(axis);
         if target.dtype().is_float() {
-            return of_probabilities(op, &log_p, axis, target, options);
+            return of_probabilities(op, &self.log_softmax(axis), axis, target, options);
         }
-        of_classes(op, &log_p, axis, target, options)
+        if options.label_smoothing > 0.0 {
+            return of_classes(op, &self.log_softmax(axis), Scores::Logs, axis, target, options);
+        }
+        of_classes(op, &self.as_float(), Scores::Any, axis, target, options)
     }
 
     /// −x\[target\], for x that are logarithms of probabilities. Shapes as in [`Tensor::cross_entropy`].
@@ -64,7 +66,8 @@ impl Tensor {
     pub fn nll_loss(&self, target: &Tensor, options: &CrossEntropyOptions<'_>) -> Tensor {
         let op = "nll_loss";
         let axis = class_axis(op, self);
-        of_classes(op, self, axis, target, &CrossEntropyOptions { label_smoothing: 0.0, ..options.clone() })
+        let options = CrossEntropyOptions { label_smoothing: 0.0, ..options.clone() };
+        of_classes(op, self, Scores::Logs, axis, target, &options)
     }
 
     /// Σ max(0, margin − x\[target\] + x\[i\])^p / classes over the wrong classes i. self: (batch, classes),
@@ -75,7 +78,7 @@ impl Tensor {
         let axis = class_axis(op, self);
         let x = self.as_float();
         let index = target.unsqueeze(axis);
-        let right = pick(op, &x, axis, &index);
+        let right = pick(op, &x, axis, target).unsqueeze(axis);
         let short = (margin - right + &x).relu();
         let short = if p == 1.0 { short } else { short.powf(p) };
         let wrong = short.scatter_value(axis, &index, 0.0);
@@ -93,54 +96,80 @@ fn class_axis(op: &'static str, x: &Tensor) -> isize {
     }
 }
 
-/// x[index] along an axis; an index out of range is this loss's error, not that of `gather`.
+/// x[class] along an axis, which disappears.
 #[track_caller]
-fn pick(op: &'static str, x: &Tensor, axis: isize, index: &Tensor) -> Tensor {
-    match apply(Gather { axis: axis as usize }, &[x, index]) {
+fn pick(op: &'static str, x: &Tensor, axis: isize, class: &Tensor) -> Tensor {
+    let picked = in_loss(op, apply(Gather { axis: axis as usize }, &[x, &class.unsqueeze(axis)]));
+    picked.reshape(class.shape())
+}
+
+/// log softmax(x)[class] along an axis, which disappears.
+#[track_caller]
+fn log_likelihood(op: &'static str, x: &Tensor, axis: isize, class: &Tensor) -> Tensor {
+    in_loss(op, apply(LogLikelihood, &[&x.movedim(axis, -1), class]))
+}
+
+/// A class out of range is this loss's error, not that of an op inside.
+#[track_caller]
+fn in_loss(op: &'static str, result: Result<Tensor, OpError>) -> Tensor {
+    match result {
         Ok(y) => y,
         Err(OpError::Index { index, size, .. }) => fail(OpError::Index { op, index, size }),
         Err(error) => fail(error),
     }
 }
 
+/// What the scores of classes are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scores {
+    /// Logarithms of probabilities.
+    Logs,
+    /// Their softmax is.
+    Any,
+}
+
 #[track_caller]
 fn of_classes(
     op: &'static str,
-    log_p: &Tensor,
+    x: &Tensor,
+    scores: Scores,
     axis: isize,
     target: &Tensor,
     options: &CrossEntropyOptions<'_>,
 ) -> Tensor {
-    let want: Shape = log_p.shape().without(axis as usize);
+    let want: Shape = x.shape().without(axis as usize);
     if *target.shape() != want {
         let hint = "the target must have the shape of the scores without the axis of the classes";
-        fail(OpError::Shapes { op, left: log_p.shape().clone(), right: target.shape().clone(), hint });
+        fail(OpError::Shapes { op, left: x.shape().clone(), right: target.shape().clone(), hint });
     }
     let target = target.to_dtype(DType::I64);
     let counted = target.ne(options.ignore_index);
     let safe = counted.where_(&target, 0i64);
-    let picked = pick(op, log_p, axis, &safe.unsqueeze(axis)).reshape(&want);
+    let picked = match scores {
+        Scores::Logs => pick(op, x, axis, &safe),
+        Scores::Any => log_likelihood(op, x, axis, &safe),
+    };
     let one_per_class = |w: &Tensor| {
-        if w.shape()[..] != [log_p.size(axis)] {
+        if w.shape()[..] != [x.size(axis)] {
             let hint = "the weight must have one number per class";
-            fail(OpError::Shapes { op, left: log_p.shape().clone(), right: w.shape().clone(), hint });
+            fail(OpError::Shapes { op, left: x.shape().clone(), right: w.shape().clone(), hint });
         }
-        w.to_dtype(log_p.dtype())
+        w.to_dtype(x.dtype())
     };
     let weight = options.weight.map(one_per_class);
     let share = match &weight {
         Some(w) => counted.where_(&w.index_select(0, &safe.reshape(safe.numel())).reshape(&want), 0.0),
-        None => counted.to_dtype(log_p.dtype()),
+        None => counted.to_dtype(x.dtype()),
     };
     // An ignored score may be infinite, and 0 · ∞ is NaN: choose, do not multiply alone.
     let mut losses = -(counted.where_(&picked, 0.0) * &share);
     let smoothing = options.label_smoothing;
     if smoothing > 0.0 {
         let all = match &weight {
-            Some(w) => (log_p * w.reshape(class_column(log_p, axis))).sum(axis),
-            None => log_p.sum(axis),
+            Some(w) => (x * w.reshape(class_column(x, axis))).sum(axis),
+            None => x.sum(axis),
         };
-        let spread = counted.where_(&-all, 0.0) * (smoothing / log_p.size(axis) as f64);
+        let spread = counted.where_(&-all, 0.0) * (smoothing / x.size(axis) as f64);
         losses = losses * (1.0 - smoothing) + spread;
     }
     match options.reduction {

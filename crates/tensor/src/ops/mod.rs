@@ -226,6 +226,8 @@ ops! {
     softmax_grad::SoftmaxGrad,
     log_softmax::LogSoftmax,
     log_softmax_grad::LogSoftmaxGrad,
+    log_likelihood::LogLikelihood,
+    log_likelihood_grad::LogLikelihoodGrad,
     layer_norm::LayerNorm,
     layer_norm_grad::LayerNormGrad,
     rms_norm::RmsNorm,
