@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use thalweg_kernels::stream::split::par_chunks_mut;
+
 use crate::cluster::Pulled;
 use crate::ids::{ShardId, TableId};
 use crate::layout::Layout;
@@ -68,12 +70,7 @@ impl Gathered {
                 (Want::Dense | Want::Compute(..), parts) => {
                     let n = parts.iter().map(|p| p.len()).sum();
                     let mut whole = reuse([self.0.remove(id)], n);
-                    let mut rest = &mut Arc::get_mut(&mut whole).expect("nobody else has it")[..];
-                    for part in parts {
-                        let (place, left) = rest.split_at_mut(part.len());
-                        place.copy_from_slice(part);
-                        rest = left;
-                    }
+                    lay_end_to_end(parts, Arc::get_mut(&mut whole).expect("nobody else has it"));
                     self.0.insert(*id, whole.clone());
                     whole
                 }
@@ -93,5 +90,52 @@ impl Gathered {
             pulled.insert(*id, whole);
         }
         pulled
+    }
+}
+
+/// Values that one thread copies at a time.
+const PIECE: usize = 1 << 17;
+
+/// Copies the parts one behind the other into `whole`, which is as long as all of them.
+fn lay_end_to_end(parts: &[&Values], whole: &mut [f32]) {
+    let ends: Vec<usize> = parts
+        .iter()
+        .scan(0, |end, part| {
+            *end += part.len();
+            Some(*end)
+        })
+        .collect();
+    par_chunks_mut(whole, PIECE, |start, mut out| {
+        let mut at = start;
+        for i in ends.partition_point(|end| *end <= start).. {
+            if out.is_empty() {
+                break;
+            }
+            let (place, rest) = out.split_at_mut(out.len().min(ends[i] - at));
+            let from = at + parts[i].len() - ends[i];
+            place.copy_from_slice(&parts[i][from..][..place.len()]);
+            (at, out) = (at + place.len(), rest);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_any_lengths_come_one_behind_the_other() {
+        for lens in [vec![], vec![0], vec![3, 0, 5], vec![PIECE + 1, 0, 7, 3 * PIECE, 1], vec![PIECE; 3]] {
+            let n: usize = lens.iter().sum();
+            let want: Vec<f32> = (0..n).map(|i| i as f32).collect();
+            let mut rest = &want[..];
+            let parts: Vec<Values> = lens
+                .iter()
+                .map(|len| Arc::new(rest.split_off(..*len).expect("they add up").to_vec()))
+                .collect();
+            let mut whole = vec![-1.0; n];
+            lay_end_to_end(&parts.iter().collect::<Vec<_>>(), &mut whole);
+            assert!(whole == want, "{lens:?}");
+        }
     }
 }
