@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use thalweg_train::plot::{Plot, Series};
 
 use crate::bench::target_dir;
@@ -16,6 +16,8 @@ const DENSE_BYTES: usize = 100_000_000;
 const DENSE_ROUNDS: usize = 5;
 /// How often each side has its turn.
 const ROUNDS: usize = 3;
+/// How often TensorFlow's script may fail.
+const TRIES: usize = 3;
 const STALENESS: [&str; 6] = ["bsp", "ssp:1", "ssp:4", "ssp:8", "ssp:16", "async"];
 /// Delays are drawn anew for each of so many rounds.
 const DELAY_ROUNDS: usize = 5;
@@ -125,12 +127,19 @@ impl Tensorflow {
         let mut command = Command::new(&self.0);
         command.arg(root().join("benches/peers/dist/rival_tf_ps.py"));
         command.args(["--modes", "session", "--workers", workers, "--iters", dense]);
-        let output = command.output()?;
-        ensure!(output.status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout)?;
-        let fields = text.lines().map(|l| l.split(',').collect::<Vec<_>>()).find(|f| f.get(1) == Some(&what));
-        let found = fields.and_then(|f| f.get(4)?.parse().ok());
-        found.with_context(|| format!("no {what} in {text:?}"))
+        // It looks for free ports before its processes take them, and now and then somebody is quicker.
+        for _ in 0..TRIES {
+            let output = command.output()?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{command:?} failed:\n{said}");
+            let text = String::from_utf8(output.stdout)?;
+            let mut lines = text.lines().map(|l| l.split(',').collect::<Vec<_>>());
+            let fields = lines.find(|f| f.get(1) == Some(&what));
+            if let Some(median) = fields.and_then(|f| f.get(4)?.parse().ok()) {
+                return Ok(median);
+            }
+        }
+        bail!("{command:?} told no {what}, {TRIES} times")
     }
 }
 
