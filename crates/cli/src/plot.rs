@@ -41,7 +41,13 @@ pub fn run(args: &Args) -> Result<()> {
         );
     }
     let x_name = if args.time { "seconds" } else { "step" };
-    let plot = Plot { title: args.metric.clone(), x_name: x_name.into(), series, log_y: args.log };
+    let plot = Plot {
+        title: args.metric.clone(),
+        x_name: x_name.into(),
+        series,
+        log_y: args.log,
+        ..Plot::default()
+    };
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from(args.metric.replace('/', "-") + ".svg"));
     let bytes = match out.extension().and_then(|e| e.to_str()) {
         Some("svg") => plot.svg().into_bytes(),

@@ -48,7 +48,7 @@ pub fn report(path: impl AsRef<Path>) -> Result<String, TrainError> {
             .filter(|m| group(m) == title)
             .map(|m| Series { name: m.clone(), points: run.series(m) })
             .collect();
-        let plot = Plot { title, x_name: "step".into(), series, log_y: false };
+        let plot = Plot { title, x_name: "step".into(), series, log_y: false, ..Plot::default() };
         writeln!(page, "<figure>\n{}</figure>", plot.svg()).expect(fits);
     }
     page.push_str("</body></html>\n");

@@ -99,7 +99,7 @@ fn curves_with_gaps_extremes_and_nothing_are_drawn() {
     let points: Vec<_> = values.iter().zip(0..).map(|(&y, x)| (f64::from(x), y)).collect();
     for log_y in [false, true] {
         for series in [vec![], vec![Series { name: "é <&>".into(), points: points.clone() }; 2]] {
-            let plot = Plot { title: "t".into(), x_name: "x".into(), series, log_y };
+            let plot = Plot { title: "t".into(), x_name: "x".into(), series, log_y, ..Plot::default() };
             assert!(
                 plot.svg().ends_with("</svg>\n")
                     && !plot.svg().contains("NaN")
@@ -115,7 +115,7 @@ fn curves_with_gaps_extremes_and_nothing_are_drawn() {
 #[test]
 fn a_curve_is_where_its_points_are() {
     let series = vec![Series { name: "s".into(), points: vec![(0.0, 0.0), (1.0, 1.0)] }];
-    let plot = Plot { title: String::new(), x_name: String::new(), series, log_y: false };
+    let plot = Plot { title: String::new(), x_name: String::new(), series, log_y: false, ..Plot::default() };
     let image = plot.image(400, 300);
     // The plot area: 64..384 from left to right, 34..(300 − 44 − 18) from top to bottom.
     let at = |x: usize, y: usize| &image.pixels[(y * 400 + x) * 3..][..3];

@@ -357,8 +357,8 @@ fn delays() -> Result<()> {
 }
 
 fn picture(name: &str, title: &str, series: Vec<Series>) -> Result<()> {
-    let x_name = format!("0 to 5: {}", STALENESS.join(", "));
-    let plot = Plot { title: title.into(), x_name, series, log_y: false };
+    let x_labels = STALENESS.map(str::to_owned).into();
+    let plot = Plot { title: title.into(), x_labels, series, ..Plot::default() };
     let path = root().join("docs/pictures").join(name).with_extension("svg");
     std::fs::create_dir_all(path.parent().expect("a file lies in a folder"))?;
     std::fs::write(&path, plot.svg())?;

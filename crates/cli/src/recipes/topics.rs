@@ -16,7 +16,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "topics",
     alias: Some("lda"),
     about: "topics of documents by LDA (KOS); --data counts, or their folder with a vocabulary",
-    defaults: Defaults { components: Some(20), ..Defaults::program(Length::Steps(30)) },
+    defaults: Defaults { components: Some(20), ..Defaults::program(Length::Steps(40)) },
     shows: true,
     run,
 };

@@ -24,16 +24,19 @@ pub struct Series {
 /// ```
 /// use thalweg_train::plot::{Plot, Series};
 /// let series = Series { name: "a".into(), points: (1..50).map(|i| (i as f64, 1.0 / i as f64)).collect() };
-/// let plot = Plot { title: "loss".into(), x_name: "step".into(), series: vec![series], log_y: true };
+/// let title = "loss".into();
+/// let plot = Plot { title, x_name: "step".into(), series: vec![series], log_y: true, ..Plot::default() };
 /// assert!(plot.svg().starts_with("<svg"));
 /// assert_eq!(plot.image(640, 400).width, 640);
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Plot {
     /// What the curves show.
     pub title: String,
     /// What runs along the bottom.
     pub x_name: String,
+    /// What stands at 0, 1, 2 and so on instead of numbers, if anything does.
+    pub x_labels: Vec<String>,
     /// The curves.
     pub series: Vec<Series>,
     /// Powers of ten at equal distances; values that are not positive are gaps.
@@ -100,7 +103,8 @@ impl Plot {
             surface.line(&[(left, y), (right, y)], GRID, 1.0);
             surface.text(left - 8.0, y + 4.0, &label, INK, Anchor::End);
         }
-        for (value, label) in x_axis.ticks() {
+        let names = (0..).zip(&self.x_labels).map(|(i, name)| (f64::from(i), name.clone())).collect();
+        for (value, label) in if self.x_labels.is_empty() { x_axis.ticks() } else { names } {
             let x = to_x(value);
             surface.line(&[(x, bottom), (x, bottom + 4.0)], INK, 1.0);
             surface.text(x, bottom + 17.0, &label, INK, Anchor::Middle);
