@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::config::Config;
-use super::node::Trouble;
+use super::machine::Trouble;
 use crate::error::ClusterError;
 use crate::ids::{Clock, Peer};
 use crate::message::{Activity, FromMember, Message, Outgoing};

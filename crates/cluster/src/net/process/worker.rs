@@ -9,7 +9,7 @@ use crate::doing::Doing;
 use crate::ids::{Peer, ServerId, Slot};
 use crate::message::{Counts, Message, Outgoing, Role, Time, ToMember};
 use crate::net::config::Config;
-use crate::net::node::{Machine, Trouble};
+use crate::net::machine::{Machine, Trouble};
 use crate::net::waits::{self, Wrong};
 use crate::session::{Event, Session};
 use crate::state::Parts;
