@@ -72,7 +72,7 @@ pub fn fuzz(args: &[&str]) -> Result<()> {
         command.args(["--", &limit, "-rss_limit_mb=1024", "-timeout=10"]).current_dir(root());
         ensure!(
             command.status()?.success(),
-            "the fuzzer found something in {target}; see fuzz/artifacts/{target}"
+            "fuzzing {target} failed: what it found, if it was built, is in fuzz/artifacts/{target}"
         );
     }
     Ok(())

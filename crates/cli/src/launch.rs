@@ -1,6 +1,7 @@
 //! `thalweg launch`: a cluster on this host. Each process only gets a few environment variables.
 
 use std::fmt;
+use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail, ensure};
 #[cfg(feature = "tls")]
 use thalweg_cluster::net::config;
-use thalweg_cluster::net::config::{Config, Etcd};
+use thalweg_cluster::net::config::{Config, Etcd, is_address};
 use thalweg_cluster::net::handshake::Secret;
 use thalweg_cluster::net::process;
 
@@ -151,7 +152,12 @@ pub fn run(args: &Args) -> Result<()> {
                     process.done = Some(status);
                     return stopped(processes);
                 }
-                "worker" if !killed || args.no_restart => process.done = Some(status),
+                "worker" if !killed || args.no_restart => {
+                    if killed {
+                        eprintln!("thalweg: {name} was killed ({status}); the others go on without it");
+                    }
+                    process.done = Some(status);
+                }
                 // One of several that was told to end, or that is to stay dead, is not missed.
                 "coordinator"
                     if args.n_coordinators() > 1 && (status.success() || killed && args.no_restart) =>
@@ -236,11 +242,11 @@ fn is_stopped(pid: u32) -> bool {
 pub fn status(coordinator: Option<&str>, watch: bool) -> Result<()> {
     let config = onlooker(coordinator)?;
     loop {
-        println!("{}", process::ask_status(&config)?);
+        writeln!(std::io::stdout(), "{}", process::ask_status(&config)?)?;
         if !watch {
             return Ok(());
         }
-        println!();
+        writeln!(std::io::stdout())?;
         std::thread::sleep(Duration::from_secs(1));
     }
 }
@@ -249,6 +255,17 @@ pub fn status(coordinator: Option<&str>, watch: bool) -> Result<()> {
 /// environment says which etcd to ask.
 pub fn onlooker(coordinator: Option<&str>) -> Result<Config> {
     let variable = |name: &str| std::env::var(name).ok();
+    match coordinator {
+        Some(address) if !is_address(address) => {
+            bail!("{address:?} is no address of a coordinator; give host:port, such as 127.0.0.1:7700")
+        }
+        None if variable("THALWEG_ETCD").is_none() => {
+            bail!(
+                "which cluster? Give the address that its coordinator printed, or set THALWEG_COORDINATOR to it"
+            )
+        }
+        _ => {}
+    }
     let cluster = coordinator.map(str::to_owned).or_else(|| variable("THALWEG_CLUSTER"));
     let get = |name: &str| match name {
         "THALWEG_ROLE" => Some("worker".to_owned()),

@@ -140,7 +140,18 @@ enum Command {
     Coordinate,
 }
 
+/// As the shell tells of a program that wrote to a pipe which nobody reads any more.
+const UNREAD: i32 = 128 + 13;
+
 fn main() -> ExitCode {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // A reader that stops early, such as `head`, is no error of ours.
+        if panic.payload_as_str().is_some_and(|text| text.starts_with("failed printing to std")) {
+            std::process::exit(UNREAD);
+        }
+        usual(panic);
+    }));
     let outcome = match Cli::parse().command {
         Command::Train(args) => train::run(&args),
         Command::Resume { run, how } => train::resume(&run, &how),

@@ -169,6 +169,9 @@ pub fn report(fitted: &Fitted, traffic: Option<[u64; 2]>, run: &Path, as_json: b
             "stopped after {} steps; everything is saved. To go on:\n  {command} resume {run}",
             fitted.steps
         )?;
+        if traffic.is_some() {
+            writeln!(out, "or on a cluster again:\n  {command} launch OPTIONS -- {command} resume {run}")?;
+        }
         return Ok(());
     }
     writeln!(

@@ -110,6 +110,11 @@ pub trait Program {
         None
     }
 
+    /// The run may be taken back to the checkpoint of this clock, or to a newer one: they must stay. Older ones need not.
+    fn secured(&mut self, clock: Clock) {
+        let _ = clock;
+    }
+
     /// Everybody was asked to end: all slots stand at this clock, and the shards are being saved. Keeps what else belongs to a
     /// checkpoint, and says whether the run can go on from it.
     fn stop(&mut self, step: Step, pulled: &Pulled) -> Result<bool, ClusterError> {

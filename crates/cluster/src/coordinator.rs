@@ -287,7 +287,7 @@ impl Coordinator {
         let news = heartbeat.epoch < self.view().epoch;
         let may_see = self.settled(now) || self.durable.yielding.contains_key(&id);
         let view = (news && may_see).then(|| self.view().clone());
-        out.push((Peer::Server(id), ToMember::Grant { lease, view, held: None }));
+        out.push((Peer::Server(id), ToMember::Grant { lease, view, held: None, saved: None }));
     }
 
     fn worker_lives(&mut self, id: SessionId, heartbeat: &Heartbeat, now: Time, out: &mut Vec<Said>) {
@@ -313,8 +313,8 @@ impl Coordinator {
             return out.push((to, ToMember::Expelled { run: self.durable.run }));
         }
         let news = heartbeat.epoch < self.view().epoch && self.settled(now);
-        let view = news.then(|| self.view().clone());
-        out.push((to, ToMember::Grant { lease: None, view, held: None }));
+        let (view, saved) = (news.then(|| self.view().clone()), self.durable.saved);
+        out.push((to, ToMember::Grant { lease: None, view, held: None, saved }));
     }
 
     /// Makes a new view if `f` or what follows from it changes anything.
@@ -393,7 +393,10 @@ impl Coordinator {
         if self.published == epoch {
             return;
         }
-        let grant = |view: &Arc<View>| ToMember::Grant { lease: None, view: Some(view.clone()), held: None };
+        let grant = |view: &Arc<View>| {
+            let view = Some(view.clone());
+            ToMember::Grant { lease: None, view, held: None, saved: None }
+        };
         let view = self.view().clone();
         if self.settled(now) {
             self.published = epoch;

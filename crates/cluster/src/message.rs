@@ -73,6 +73,8 @@ pub enum ToMember {
         view: Option<Arc<View>>,
         /// Whom the round waits for that a worker waits for, in words.
         held: Option<String>,
+        /// The clock of the checkpoint to which the run would be taken back now, for workers.
+        saved: Option<Clock>,
     },
     /// You are no member any more.
     Expelled {

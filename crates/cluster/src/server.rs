@@ -143,7 +143,7 @@ impl Server {
                 self.unwelcome = Some(why);
             }
             ToMember::Welcome { .. } | ToMember::Refused { .. } => {}
-            ToMember::Grant { lease, view, held: _ } => {
+            ToMember::Grant { lease, view, .. } => {
                 if let Some(sent) = lease {
                     self.lease.renew(sent, self.timing.lease);
                 }

@@ -88,6 +88,7 @@ pub struct Session {
     ended: bool,
     counts: Counts,
     saved: Option<Clock>,
+    secured: Option<Clock>,
     keeps: bool,
 }
 
@@ -137,6 +138,7 @@ impl Session {
             ended: false,
             counts: Counts::default(),
             saved: None,
+            secured: None,
             keeps: false,
         }
     }
@@ -155,6 +157,9 @@ impl Session {
     /// Takes in one message.
     pub fn handle(&mut self, from: Peer, message: Message, now: Time) -> (Vec<Outgoing>, Vec<Event>) {
         let (mut out, mut events) = (Vec::new(), Vec::new());
+        if let Message::ToMember(ToMember::Grant { saved, .. }) = &message {
+            self.secured = self.secured.max(*saved);
+        }
         match message {
             Message::ToMember(ToMember::Welcome { nonce, you: Peer::Worker(id), run })
                 if nonce == self.join.nonce && self.id.is_none() =>
@@ -392,6 +397,12 @@ impl Session {
             self.heartbeat(now, &mut out);
         }
         out
+    }
+
+    /// The clock of the newest checkpoint that the coordinator is known to know of. The run may be taken back to it, or to a newer
+    /// one of which it was told meanwhile.
+    pub fn secured(&self) -> Option<Clock> {
+        self.secured
     }
 
     /// Whether this worker is the one that tells the result, which it has: of all that ever compute the first slot, the

@@ -240,6 +240,9 @@ impl Work<'_> {
         self.doing.rest();
         let saved = program.saved();
         self.node.step(|worker, now| worker.session().saved(saved, now));
+        if let Some(clock) = self.node.lock().session().secured() {
+            program.secured(clock);
+        }
         self.call(slot, wants, requests);
         Ok(())
     }

@@ -30,7 +30,12 @@ fn noise() -> (&'static str, Vec<(String, Tensor)>) {
 fn check(place: &Place) {
     assert!(load_latest(place).unwrap().is_none());
     let mut checkpoints = Checkpoints::open_shared(place, Keep { last: 2, ..Keep::default() }).unwrap();
-    for step in [10, 20, 30] {
+    let steps = || thalweg_train::inspect(place).unwrap().iter().map(|c| c.step).collect::<Vec<u64>>();
+    for step in [5, 10, 20, 30] {
+        if step == 30 {
+            assert_eq!(steps(), [20, 10, 5], "nobody has said to which the run may be taken back");
+            checkpoints.keep_from(10);
+        }
         save_shard(place, step, 0, shard("a", 5, step as f32)).unwrap();
         assert!(!checkpoints.complete(step, json!({}), 2, noise()).unwrap(), "shard 1 is missing");
         save_shard(place, step, 1, shard("b", 3, -1.0)).unwrap();
@@ -40,8 +45,8 @@ fn check(place: &Place) {
     assert_eq!((loaded.step, &loaded.state["at"]), (30, &json!(30)));
     assert_eq!(loaded.parts["model"]["a"].to_vec::<f32>(), [30.0; 5]);
     assert_eq!(loaded.parts["model"]["b"].to_vec::<f32>(), [-1.0; 3]);
-    let steps: Vec<u64> = thalweg_train::inspect(place).unwrap().iter().map(|c| c.step).collect();
-    assert_eq!(steps, [30, 20]);
+    assert_eq!(steps(), [30, 20, 10]);
+    checkpoints.keep_from(30);
     // A keeper that was overtaken finishes what it had begun, and takes nothing away from its successor.
     save_shard(place, 15, 0, shard("a", 5, 15.0)).unwrap();
     save_shard(place, 15, 1, shard("b", 3, 15.0)).unwrap();

@@ -126,9 +126,9 @@ pub fn to_member(message: &ToMember) -> proto::ToMember {
         ToMember::Welcome { nonce, you, run } => {
             What::Welcome(proto::Welcome { nonce: *nonce, you: member(*you), run: run.0 })
         }
-        ToMember::Grant { lease, view: news, held } => {
+        ToMember::Grant { lease, view: news, held, saved } => {
             let (lease, held) = (lease.map(nanos), held.clone());
-            What::Grant(proto::Grant { lease, view: news.as_deref().map(view), held })
+            What::Grant(proto::Grant { lease, view: news.as_deref().map(view), held, saved: *saved })
         }
         ToMember::Expelled { run } => What::Expelled(proto::Expelled { run: run.0 }),
         ToMember::Refused { nonce, why } => {
@@ -149,7 +149,7 @@ pub fn read_to_member(message: proto::ToMember) -> Result<ToMember, ControlError
         What::Grant(grant) => {
             let lease = grant.lease.map(Duration::from_nanos);
             let view = grant.view.map(|view| Arc::new(read_view(view)));
-            ToMember::Grant { lease, view, held: grant.held }
+            ToMember::Grant { lease, view, held: grant.held, saved: grant.saved }
         }
         What::Expelled(proto::Expelled { run }) => ToMember::Expelled { run: RunId(run) },
         What::Refused(proto::Refused { nonce, why }) => {
@@ -429,8 +429,13 @@ mod tests {
         let differs = Unwelcome::Differs { setting: "sync".into(), run: Some("bsp".into()), own: None };
         for said in [
             ToMember::Welcome { nonce: 1, you: Peer::Worker(SessionId(3)), run: RunId(9) },
-            ToMember::Grant { lease: Some(Duration::ZERO), view: Some(Arc::new(view)), held: None },
-            ToMember::Grant { lease: None, view: None, held: Some("worker-7".into()) },
+            ToMember::Grant {
+                lease: Some(Duration::ZERO),
+                view: Some(Arc::new(view)),
+                held: None,
+                saved: None,
+            },
+            ToMember::Grant { lease: None, view: None, held: Some("worker-7".into()), saved: Some(7) },
             ToMember::Expelled { run: RunId(9) },
             ToMember::Refused { nonce: 1, why: Unwelcome::Taken { name: "w".into(), host: "b3".into() } },
             ToMember::Refused { nonce: 1, why: differs },

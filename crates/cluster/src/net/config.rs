@@ -155,17 +155,17 @@ impl Config {
         };
         let etcd = if part == Part::Alone { None } else { Etcd::from(&get)? };
         let bind = get("THALWEG_BIND").unwrap_or_else(|| "127.0.0.1".into());
+        let wanted = "the coordinator's host:port, such as 127.0.0.1:7700, or THALWEG_ETCD said";
         let coordinator = match (part, get("THALWEG_COORDINATOR")) {
-            (Part::Alone, _) => "127.0.0.1:0".to_owned(),
+            // Whoever names a coordinator does not mean to be alone.
+            (Part::Alone, Some(_)) => return Err(bad("THALWEG_ROLE", "", "worker, server or coordinator")),
+            (Part::Alone, None) => "127.0.0.1:0".to_owned(),
             (_, None) if etcd.is_some() => with_port(&bind),
-            (_, Some(address)) => address,
-            (_, None) => {
-                return Err(bad(
-                    "THALWEG_COORDINATOR",
-                    "",
-                    "the coordinator's host:port, or THALWEG_ETCD said",
-                ));
+            (_, Some(address)) if !is_address(&address) => {
+                return Err(bad("THALWEG_COORDINATOR", &address, wanted));
             }
+            (_, Some(address)) => address,
+            (_, None) => return Err(bad("THALWEG_COORDINATOR", "", wanted)),
         };
         let n_workers = number(&get, "THALWEG_WORKERS", numbered.as_ref().map_or(1, |n| n.n_workers))?;
         let n_servers = number(&get, "THALWEG_SERVERS", 1)?;
@@ -323,6 +323,11 @@ struct Numbered {
     n_workers: usize,
 }
 
+/// Whether this is a host and a port, as far as one can see.
+pub fn is_address(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+}
+
 impl Numbered {
     /// How launchers call a process's number and how many there are.
     const LAUNCHERS: [[&str; 2]; 3] = [
@@ -410,6 +415,9 @@ mod tests {
         for (variables, part) in [
             (vec![("THALWEG_ROLE", "boss")], "THALWEG_ROLE is \"boss\""),
             (vec![worker], "THALWEG_COORDINATOR"),
+            (vec![worker, ("THALWEG_COORDINATOR", "h")], "THALWEG_COORDINATOR is \"h\""),
+            (vec![worker, ("THALWEG_COORDINATOR", "h:99999")], "host:port"),
+            (vec![("THALWEG_COORDINATOR", "h:1")], "THALWEG_ROLE is \"\""),
             (vec![worker, ("THALWEG_ETCD", "somewhere")], "THALWEG_ETCD is \"somewhere\""),
             (vec![("THALWEG_TLS_CERT", "x.pem")], "THALWEG_TLS_"),
             (vec![("THALWEG_SLOTS", "0")], "THALWEG_SLOTS is \"0\""),

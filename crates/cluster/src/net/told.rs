@@ -30,7 +30,11 @@ impl AllTold {
     /// Takes note of a sign of life.
     pub fn hear(&mut self, from: Peer, heartbeat: &Heartbeat, now: Time) {
         let Heartbeat { waiting_for, clock, counts, behind, activity, .. } = heartbeat.clone();
-        let (since, began) = self.0.get(&from).map_or(((now, clock), now), |told| (told.since, told.began));
+        let before = self.0.get(&from);
+        // A process that goes on from a checkpoint learns of its clock after its first words.
+        let counts_on = before.filter(|told| told.clock > 0);
+        let since = counts_on.map_or((now, clock), |told| told.since);
+        let began = before.map_or(now, |told| told.began);
         self.0.insert(from, Told { waiting_for, clock, counts, behind, activity, at: now, since, began });
     }
 

@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use serde_json::Value;
 use thalweg_train::{Callback, Ended, Fitted, Progress, Span, TrainError, weights_hash};
@@ -99,10 +98,11 @@ impl<'a, M: Model> Solver<'a, M> {
             log_every: (clocks / LOSSES).max(1),
             per_epoch,
             clocks,
+            secured: 0,
             open: None,
         };
         let share = n_slots as f64 / cluster.quorum() as f64;
-        let (callbacks, began) = (self.callbacks, Instant::now());
+        let callbacks = self.callbacks;
         let mut work = Work {
             model,
             learned,
@@ -112,7 +112,6 @@ impl<'a, M: Model> Solver<'a, M> {
             share,
             books,
             callbacks,
-            began,
             problem: None,
             end: cluster.stopper(),
         };
@@ -133,7 +132,6 @@ struct Work<'a, M> {
     share: f64, // what a loss counts for, when some are left out
     books: Books,
     callbacks: Vec<Box<dyn Callback<M> + 'a>>,
-    began: Instant,
     problem: Option<ClusterError>,
     end: Option<Arc<AtomicBool>>, // to be raised when a callback wants to stop
 }
@@ -146,15 +144,13 @@ impl<M: Model> Work<'_, M> {
 
     fn keep_books(&mut self, clock: Clock, pulled: &Pulled) -> Result<(), ClusterError> {
         let loss = f64::from(pulled[&self.loss()][0]);
-        if self.books.at(clock, loss, None)?.is_none() || clock == 0 {
-            return Ok(());
-        }
+        let Some(books) = self.books.at(clock, loss, None)?.filter(|_| clock > 0) else { return Ok(()) };
+        let (own_steps, own_seconds) = books.own(clock);
         if !loss.is_finite() {
             return Err(TrainError::Diverged { step: clock, loss }.into());
         }
-        let (own_seconds, epoch) = (self.began.elapsed().as_secs_f64(), clock / self.per_epoch);
-        let (step, steps, metrics) = (clock, self.clocks, Default::default());
-        let now = Progress { step, steps, epoch, loss, metrics, own_steps: clock, own_seconds };
+        let (step, steps, epoch) = (clock, self.clocks, clock / self.per_epoch);
+        let now = Progress { step, steps, epoch, loss, metrics: Default::default(), own_steps, own_seconds };
         let stops =
             self.callbacks.iter_mut().any(|c| c.after_step(&now, self.model) == ControlFlow::Break(()));
         let Some(books) = &mut self.books.open else { return Ok(()) };
@@ -230,6 +226,10 @@ impl<M: Model> Program for &mut Work<'_, M> {
 
     fn saved(&self) -> Option<Clock> {
         self.books.saved()
+    }
+
+    fn secured(&mut self, clock: Clock) {
+        self.books.secured = clock;
     }
 
     fn stop(&mut self, step: Step, pulled: &Pulled) -> Result<bool, ClusterError> {

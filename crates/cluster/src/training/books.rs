@@ -8,7 +8,7 @@ use serde_json::Value;
 use thalweg_data::Position;
 use thalweg_nn::{Module, save_weights};
 use thalweg_tensor::Tensor;
-use thalweg_train::{Checkpoints, Fitted, Keep, Place, Run, State, TrainError, load_latest};
+use thalweg_train::{Checkpoints, Fitted, Keep, Line, Place, Run, State, TrainError, load_latest};
 
 use crate::error::ClusterError;
 use crate::ids::Clock;
@@ -28,6 +28,8 @@ pub(crate) struct Books {
     pub log_every: u64,
     pub per_epoch: u64,
     pub clocks: Clock,
+    /// The run may be taken back to the checkpoint of this step, or to a newer one. Nothing is known at first, and everything stays.
+    pub secured: Clock,
     pub open: Option<Open>,
 }
 
@@ -38,6 +40,8 @@ pub(crate) struct Open {
     checkpoints: Option<Checkpoints>,
     n_shards: u32,
     saved: Option<Clock>,            // the newest checkpoint that was made whole here
+    measured: Option<Clock>, // at this step, where the books were opened, somebody has measured before
+    began: (Clock, Instant), // where and when they were opened
     awaited: BTreeMap<Clock, Value>, // checkpoints whose shards are being written, with their states
 }
 
@@ -61,6 +65,7 @@ impl Books {
             self.open = self.begin(clock)?;
         }
         let Some(open) = &mut self.open else { return Ok(None) };
+        open.checkpoints.iter_mut().for_each(|c| c.keep_from(self.secured));
         let state = &mut open.state;
         // A clock may be several steps.
         let before = state.step;
@@ -90,7 +95,7 @@ impl Books {
 
     fn begin(&self, clock: Clock) -> Result<Option<Open>, TrainError> {
         let mut state = State { step: clock, ..State::default() };
-        let (mut run, mut checkpoints) = (None, None);
+        let (mut run, mut checkpoints, mut measured) = (None, None, None);
         if let Some((folder, place)) = &self.folder {
             let keep = Keep { last: self.keep, ..Keep::default() };
             // Who takes over in the middle of a run goes on with its folder; nobody else's is touched.
@@ -112,10 +117,13 @@ impl Books {
                     state.step = clock;
                 }
                 run = Some(resumed);
+                let lines = Run::metrics_of(folder)?;
+                let is_measured = |line: &Line| line.step == clock && line.values.keys().any(|n| n != "loss");
+                measured = lines.iter().any(is_measured).then_some(clock);
             }
         }
-        let (n_shards, awaited) = (self.n_shards, BTreeMap::new());
-        Ok(Some(Open { state, run, checkpoints, n_shards, saved: None, awaited }))
+        let (n_shards, awaited, began) = (self.n_shards, BTreeMap::new(), (clock, Instant::now()));
+        Ok(Some(Open { state, run, checkpoints, n_shards, saved: None, measured, began, awaited }))
     }
 
     /// Whether this is a run like ours in which nothing stands yet: whoever kept the books before was killed in the
@@ -167,6 +175,7 @@ impl Books {
         }
         if let Some(run) = &mut open.run {
             fitted.seconds = run.seconds();
+            fitted.steps_per_second = fitted.steps as f64 / fitted.seconds.max(1e-9);
             save_weights(net, run.path().join("model.safetensors")).map_err(TrainError::from)?;
             run.finish(fitted)?;
         }
@@ -184,6 +193,17 @@ fn read_state(value: &Value, folder: &Path, step: u64) -> Result<State, TrainErr
 }
 
 impl Open {
+    /// Whether what is due at this step was measured before these books were opened.
+    pub fn is_measured(&self, step: Clock) -> bool {
+        self.measured == Some(step)
+    }
+
+    /// Steps and seconds since the books were opened.
+    pub fn own(&self, step: Clock) -> (u64, f64) {
+        let (from, began) = self.began;
+        (step.saturating_sub(from), began.elapsed().as_secs_f64())
+    }
+
     /// Writes down the mean of the losses since the last time.
     fn log_loss(&mut self) -> Result<(), TrainError> {
         let (n, sum) = std::mem::take(&mut self.state.pending);

@@ -210,6 +210,7 @@ where
             log_every: parts.log_every,
             per_epoch,
             clocks: steps,
+            secured: 0,
             open: None,
         };
         let share = cluster.n_slots() as f32 / cluster.quorum() as f32;
@@ -232,7 +233,6 @@ where
             books,
             loaders: BTreeMap::new(),
             problem: None,
-            began: std::time::Instant::now(),
             doing: Default::default(),
             end: cluster.stopper(),
         };

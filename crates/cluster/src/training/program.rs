@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use thalweg_core::DType;
 use thalweg_data::{Batches, Dataset, Loader, Position};
@@ -79,7 +78,6 @@ pub(super) struct Learning<'a, N, B, L, D: Dataset> {
     pub books: Books,
     pub loaders: BTreeMap<Slot, (Clock, Loader<D>)>, // with the clock of the next batch
     pub problem: Option<ClusterError>,
-    pub began: Instant,
     pub doing: Doing,
     pub end: Option<Arc<AtomicBool>>, // to be raised when a callback wants to stop
 }
@@ -268,8 +266,10 @@ where
         if clock > 0 && !loss.is_finite() {
             return Err(TrainError::Diverged { step: clock, loss: loss.into() }.into());
         }
+        // A run that was taken back to this step, or has another keeper since.
+        let again = books.is_measured(clock);
         let ends_epoch = passed(self.per_epoch);
-        let is_due = clock > 0 && (passed(self.validate_every) || clock == self.steps);
+        let is_due = !again && clock > 0 && (passed(self.validate_every) || clock == self.steps);
         if is_due && let Some(validation) = self.validation {
             self.doing.begin("validation");
             self.net.eval();
@@ -288,11 +288,11 @@ where
         }
         let noise = self.net.noise().into_iter().map(|n| (n.name, n.param.get())).collect();
         books.checkpoints(noise)?;
-        if clock > 0 && !self.callbacks.is_empty() {
-            let own_seconds = self.began.elapsed().as_secs_f64();
+        if clock > 0 && !again && !self.callbacks.is_empty() {
+            let (own_steps, own_seconds) = books.own(clock);
             let (metrics, epoch) = (books.state.metrics.clone(), books.state.epoch());
             let (step, steps, loss) = (clock, self.steps, loss.into());
-            let now = Progress { step, steps, epoch, loss, metrics, own_steps: clock, own_seconds };
+            let now = Progress { step, steps, epoch, loss, metrics, own_steps, own_seconds };
             for callback in &mut self.callbacks {
                 let mut stop = callback.after_step(&now, self.net);
                 if is_due && stop.is_continue() {
@@ -378,6 +378,10 @@ where
 
     fn saved(&self) -> Option<Clock> {
         self.learning.books.saved().map(|steps| steps / self.learning.per_clock)
+    }
+
+    fn secured(&mut self, clock: Clock) {
+        self.learning.books.secured = clock * self.learning.per_clock;
     }
 
     fn stop(&mut self, step: Step, pulled: &Pulled) -> Result<bool, ClusterError> {

@@ -114,6 +114,8 @@ struct Store {
     keep: Keep,
     /// Whether other processes write parts of checkpoints too.
     shared: bool,
+    /// Checkpoints of this step and newer ones stay; without it, as many as are to be kept.
+    kept_from: Option<u64>,
     /// The newest file of each part.
     parts: BTreeMap<String, PartFile>,
     /// Held as long as this process may write.
@@ -127,7 +129,7 @@ impl Checkpoints {
     }
 
     /// The same, for checkpoints whose shards other processes write: those of steps that are not complete yet are left
-    /// alone.
+    /// alone, and so are all that are complete until [`Checkpoints::keep_from`] tells otherwise.
     pub fn open_shared(place: impl Into<Place>, keep: Keep) -> Result<Self, TrainError> {
         Self::open_as(place.into(), keep, true)
     }
@@ -139,7 +141,7 @@ impl Checkpoints {
         let mut parts = newest.map(|m| m.parts).unwrap_or_default();
         // What is to be named again must be whole; the others will be written anew.
         parts.retain(|name, part| keep.intervals.contains_key(name) && part.is_whole(place.files()));
-        let store = Store { place, keep, shared, parts, hold };
+        let store = Store { place, keep, shared, kept_from: shared.then_some(0), parts, hold };
         store.remove_strays(found.first().copied().unwrap_or(0))?;
         Ok(Self { store: Some(store), writing: None })
     }
@@ -163,6 +165,13 @@ impl Checkpoints {
         let thread = std::thread::Builder::new().name("thalweg-checkpoint".into());
         self.writing = Some(thread.spawn(write).map_err(|_| TrainError::Writer)?);
         Ok(())
+    }
+
+    /// Checkpoints of this step and newer ones stay, however many there are: somebody may ask for any of them.
+    pub fn keep_from(&mut self, step: u64) {
+        if let Some(store) = &mut self.store {
+            store.kept_from = Some(step);
+        }
     }
 
     /// Waits until the last checkpoint is on disk, and says how it went.
@@ -267,7 +276,8 @@ impl Store {
             let scored = usable().filter_map(|(s, m)| Some((s, m.score?)));
             stay.extend(scored.min_by(|a, b| best.compare(Some(a.1), Some(b.1))).map(|(s, _)| s));
         }
-        for (step, _) in all.iter().filter(|(s, _)| !stay.contains(s)) {
+        let wanted = |s: u64| s <= newest && self.kept_from.is_some_and(|from| s >= from);
+        for (step, _) in all.iter().filter(|(s, _)| !stay.contains(s) && !wanted(*s)) {
             remove_manifest(self.files(), *step)?;
         }
         self.remove_strays(newest)

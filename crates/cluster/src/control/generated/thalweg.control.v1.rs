@@ -187,6 +187,9 @@ pub struct Grant {
     /// Whom the round waits for that a worker waits for, in words.
     #[prost(string, optional, tag = "3")]
     pub held: ::core::option::Option<::prost::alloc::string::String>,
+    /// The clock of the checkpoint to which the run would be taken back now, for workers.
+    #[prost(uint64, optional, tag = "4")]
+    pub saved: ::core::option::Option<u64>,
 }
 /// You are no member any more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
