@@ -328,4 +328,6 @@ pub struct Counts {
     pub waited: Duration,
     /// By how many clocks the last read lagged behind what a round would have given.
     pub staleness: Clock,
+    /// Time since the process began.
+    pub lived: Duration,
 }

@@ -44,8 +44,6 @@ pub struct Progress {
     pub speed: f32,
     /// What it has done so far.
     pub counts: Counts,
-    /// For how long it is known.
-    pub lived: Duration,
     /// Since when it was not heard of.
     pub silence: Duration,
     /// What it waits for, in words, and who holds that up; empty when it works.
@@ -57,7 +55,7 @@ pub struct Progress {
 impl Progress {
     /// The share of its life that it waited.
     pub fn idle(&self) -> f64 {
-        (self.counts.waited.as_secs_f64() / self.lived.as_secs_f64().max(1e-3)).min(1.0)
+        (self.counts.waited.as_secs_f64() / self.counts.lived.as_secs_f64().max(1e-3)).min(1.0)
     }
 }
 
@@ -80,7 +78,7 @@ impl fmt::Display for Standing {
         write!(f, "{}: {}, ", self.name, self.holds)?;
         let Some(told) = &self.told else { return write!(f, "not heard of yet") };
         write!(f, "clock {}, {:.1} steps/s, ", told.clock, told.speed)?;
-        let Counts { received, sent, waited, staleness } = told.counts;
+        let Counts { received, sent, waited, staleness, .. } = told.counts;
         if self.role == Role::Worker {
             let (waited, share) = (waited.as_secs_f64(), 100.0 * told.idle());
             write!(f, "staleness {staleness}, waited {waited:.1} s ({share:.0} %), ")?;
@@ -143,12 +141,12 @@ mod tests {
 
     #[test]
     fn everybody_has_a_line_that_says_what_it_waits_for() {
-        let counts = Counts { received: 2_500_000, sent: 0, waited: Duration::from_secs(1), staleness: 3 };
+        let [waited, lived] = [1, 4].map(Duration::from_secs);
+        let counts = Counts { received: 2_500_000, sent: 0, waited, staleness: 3, lived };
         let told = Progress {
             clock: 7,
             speed: 12.5,
             counts,
-            lived: Duration::from_secs(4),
             silence: Duration::from_millis(30),
             waiting_for: String::new(),
             activity: Activity {

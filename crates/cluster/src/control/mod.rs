@@ -164,7 +164,6 @@ pub fn report(report: &Report) -> proto::Report {
         clock: told.clock,
         speed: told.speed,
         counts: Some(counts(told.counts)),
-        lived: nanos(told.lived),
         silence: nanos(told.silence),
         waiting_for: told.waiting_for.clone(),
         activity: Some(activity(&told.activity)),
@@ -190,7 +189,6 @@ pub fn read_report(report: proto::Report) -> Result<Report, ControlError> {
         clock: told.clock,
         speed: told.speed,
         counts: read_counts(told.counts),
-        lived: Duration::from_nanos(told.lived),
         silence: Duration::from_nanos(told.silence),
         waiting_for: told.waiting_for,
         activity: read_activity(told.activity),
@@ -342,14 +340,15 @@ fn read_activity(activity: Option<proto::Activity>) -> Activity {
 }
 
 fn counts(counts: Counts) -> proto::Counts {
-    let Counts { received, sent, waited, staleness } = counts;
-    proto::Counts { received, sent, waited: nanos(waited), staleness }
+    let Counts { received, sent, waited, staleness, lived } = counts;
+    proto::Counts { received, sent, waited: nanos(waited), staleness, lived: nanos(lived) }
 }
 
 /// Who counts nothing has done nothing.
 fn read_counts(counts: Option<proto::Counts>) -> Counts {
-    let proto::Counts { received, sent, waited, staleness } = counts.unwrap_or_default();
-    Counts { received, sent, waited: Duration::from_nanos(waited), staleness }
+    let proto::Counts { received, sent, waited, staleness, lived } = counts.unwrap_or_default();
+    let [waited, lived] = [waited, lived].map(Duration::from_nanos);
+    Counts { received, sent, waited, staleness, lived }
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -388,7 +387,13 @@ mod tests {
             wish: Wish::Leave,
             waiting_for: "shard 0".into(),
             clock: 12,
-            counts: Counts { received: 1, sent: 2, waited: Duration::from_secs(3), staleness: 4 },
+            counts: Counts {
+                received: 1,
+                sent: 2,
+                waited: Duration::from_secs(3),
+                staleness: 4,
+                lived: Duration::from_secs(5),
+            },
             behind: Some(Behind { clock: 11, slot: Slot(0) }),
             activity: Activity {
                 what: "computes".into(),

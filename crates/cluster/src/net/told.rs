@@ -19,7 +19,6 @@ pub(super) struct Told {
     activity: Activity,
     pub at: Time,
     since: (Time, Clock), // for the speed
-    began: Time,
 }
 
 /// What all have told.
@@ -30,12 +29,10 @@ impl AllTold {
     /// Takes note of a sign of life.
     pub fn hear(&mut self, from: Peer, heartbeat: &Heartbeat, now: Time) {
         let Heartbeat { waiting_for, clock, counts, behind, activity, .. } = heartbeat.clone();
-        let before = self.0.get(&from);
         // A process that goes on from a checkpoint learns of its clock after its first words.
-        let counts_on = before.filter(|told| told.clock > 0);
-        let since = counts_on.map_or((now, clock), |told| told.since);
-        let began = before.map_or(now, |told| told.began);
-        self.0.insert(from, Told { waiting_for, clock, counts, behind, activity, at: now, since, began });
+        let before = self.0.get(&from).filter(|told| told.clock > 0);
+        let since = before.map_or((now, clock), |told| told.since);
+        self.0.insert(from, Told { waiting_for, clock, counts, behind, activity, at: now, since });
     }
 
     pub fn get(&self, peer: Peer) -> Option<&Told> {
@@ -67,7 +64,6 @@ impl AllTold {
             clock: told.clock,
             speed: told.clock.saturating_sub(clock) as f32 / passed,
             counts: told.counts,
-            lived: now.saturating_sub(told.began),
             silence,
             waiting_for,
             activity: told.activity.lasting(silence),

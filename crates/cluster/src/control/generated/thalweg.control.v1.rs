@@ -162,6 +162,9 @@ pub struct Counts {
     /// By how many clocks the last read lagged behind what a round would have given.
     #[prost(uint64, tag = "4")]
     pub staleness: u64,
+    /// Since the process began.
+    #[prost(uint64, tag = "5")]
+    pub lived: u64,
 }
 /// The newcomer's number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -345,9 +348,6 @@ pub struct Progress {
     pub speed: f32,
     #[prost(message, optional, tag = "3")]
     pub counts: ::core::option::Option<Counts>,
-    /// For how long it is known.
-    #[prost(uint64, tag = "4")]
-    pub lived: u64,
     /// Since when it was not heard of.
     #[prost(uint64, tag = "5")]
     pub silence: u64,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::join;
 use crate::doing::Doing;
@@ -34,6 +34,7 @@ pub struct WorkerProcess {
     troubles: Vec<(String, Trouble)>,
     joined: Option<Time>, // when it was let in
     held: Option<String>, // whom the round waits for, as the coordinator last said
+    began: Instant,
     /// Time spent waiting for others.
     pub waited: Duration,
     /// What the worker does.
@@ -52,6 +53,7 @@ impl WorkerProcess {
             troubles: Vec::new(),
             joined: None,
             held: None,
+            began: Instant::now(),
             waited: Duration::ZERO,
             doing: Doing::default(),
         }
@@ -135,7 +137,8 @@ impl Machine for WorkerProcess {
     }
 
     fn count(&mut self, received: u64, sent: u64) {
-        self.session.count(Counts { received, sent, waited: self.waited, staleness: 0 });
+        let (waited, lived) = (self.waited, self.began.elapsed());
+        self.session.count(Counts { received, sent, waited, staleness: 0, lived });
     }
 
     fn reconnected(&mut self, peer: Peer, now: Time) -> Vec<Outgoing> {
