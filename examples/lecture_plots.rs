@@ -84,7 +84,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("error floor: it falls with the learning rate, {}", rates.map(|r| r.to_string()).join(" > "));
 
     let plot = |title: &str, x_name: &str, series: Vec<Series>| {
-        Plot { title: title.to_owned(), x_name: x_name.to_owned(), series, log_y: true }.svg()
+        Plot { title: title.to_owned(), x_name: x_name.to_owned(), series, log_y: true, ..Plot::default() }
+            .svg()
     };
     let page = [
         "<!doctype html><meta charset=\"utf-8\"><title>Descent, as lectures draw it</title>".to_owned(),
