@@ -81,6 +81,8 @@ impl WorkerProcess {
     /// Begins a new session after the old one was ended by the coordinator.
     pub fn reborn(&mut self) {
         self.session = Self::life(&self.config, &self.tables);
+        // What it lacks then, it has not lacked for as long as its life before.
+        self.joined = None;
     }
 
     /// The state machine.
