@@ -75,6 +75,11 @@ impl Graph {
         &self.nodes
     }
 
+    /// A graph of nothing but nodes.
+    pub(crate) fn of(nodes: Vec<Node>) -> Graph {
+        Graph { nodes, ..Graph::default() }
+    }
+
     /// All nodes, for passes that only annotate.
     pub(crate) fn nodes_mut(&mut self) -> &mut [Node] {
         &mut self.nodes
@@ -232,6 +237,49 @@ impl Graph {
         out.outputs = self.outputs.iter().map(|(name, id)| (name.clone(), renamed[id.index()])).collect();
         out.writes = self.writes.iter().map(|&(p, id)| (p, renamed[id.index()])).collect();
         out
+    }
+
+    /// [`Graph::rebuild`] in place, from one node on: those before it stay, the others move to `f` with their inputs renamed.
+    /// Graphs that are made to be run once have no time for copies.
+    pub(crate) fn rebuild_from(
+        &mut self,
+        first: NodeId,
+        mut f: impl FnMut(&mut Graph, &[NodeId], Node) -> NodeId,
+    ) {
+        let mut renamed: Vec<NodeId> = self.ids().take(first.index()).collect();
+        for mut node in self.nodes.split_off(first.index()) {
+            node.inputs.iter_mut().for_each(|i| *i = renamed[i.index()]);
+            let new = f(self, &renamed, node);
+            renamed.push(new);
+        }
+        self.rename_roots(&renamed);
+    }
+
+    /// Takes out nodes, in place: `f` gets the nodes that stay so far, and one with its inputs renamed; it names the one that
+    /// stands for it, or lets it stay.
+    pub(crate) fn thin_out(&mut self, mut f: impl FnMut(&[Node], &Node) -> Option<NodeId>) {
+        let mut renamed: Vec<NodeId> = Vec::with_capacity(self.nodes.len());
+        let mut n_kept = 0;
+        for i in 0..self.nodes.len() {
+            let (before, node) = self.nodes.split_at_mut(i);
+            let node = &mut node[0];
+            node.inputs.iter_mut().for_each(|i| *i = renamed[i.index()]);
+            if let Some(other) = f(&before[..n_kept], node) {
+                renamed.push(other);
+                continue;
+            }
+            renamed.push(NodeId(n_kept as u32));
+            self.nodes.swap(n_kept, i);
+            n_kept += 1;
+        }
+        self.nodes.truncate(n_kept);
+        self.rename_roots(&renamed);
+    }
+
+    fn rename_roots(&mut self, renamed: &[NodeId]) {
+        self.labels.clear();
+        let roots = self.outputs.iter_mut().map(|(_, id)| id).chain(self.writes.iter_mut().map(|(_, id)| id));
+        roots.for_each(|id| *id = renamed[id.index()]);
     }
 
     /// Appends a copy of a node of `from` with its inputs renamed.

@@ -32,13 +32,13 @@ struct Ruled {
 }
 
 /// The op of a traced value that is not an op by itself, and its operands.
-pub(crate) fn op_of(source: &Source) -> Option<(Op, SmallVec<[NodeId; 4]>)> {
+pub(crate) fn op_of(source: Source) -> Option<(Op, SmallVec<[NodeId; 4]>)> {
     let (op, operands) = match source {
-        Source::Op(op, operands) => (op.clone(), operands.clone()),
-        Source::Rule(rule, operands) => (Op::Custom(Custom::new(Rule::of(rule))), operands.clone()),
+        Source::Op(op, operands) => (op, operands),
+        Source::Rule(rule, operands) => (Op::Custom(Custom::new(Rule::of(&rule))), operands),
         Source::Ruled(rule, result, operands) => {
-            let start = start_of(&rule.results, *result);
-            (Op::Custom(Custom::new(Ruled { start })), SmallVec::from_slice(operands))
+            let start = start_of(&rule.results, result);
+            (Op::Custom(Custom::new(Ruled { start })), SmallVec::from_slice(&operands))
         }
         Source::Input(_) | Source::Param(_) | Source::Captured(_) => return None,
     };
@@ -54,7 +54,7 @@ impl Rule {
         let mut graph = Graph::default();
         let mut n_operands = 2 * traced.results.len();
         for value in &traced.recording.values {
-            let (kind, inputs) = match (&value.source, op_of(&value.source)) {
+            let (kind, inputs) = match (&value.source, op_of(value.source.clone())) {
                 (_, Some((op, inputs))) => (Kind::Op(op), inputs),
                 (Source::Input(i), _) => (Kind::Input(*i), SmallVec::new()),
                 // What it found comes behind, in this order.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use smallvec::{SmallVec, smallvec};
-use thalweg_tensor::trace::{self, Recording, Source};
+use thalweg_tensor::trace::{self, Recorded, Recording, Source};
 use thalweg_tensor::{Meta, Param, Switch, Tensor};
 
 use crate::graph::{Graph, Kind, Node, NodeId};
@@ -54,17 +54,17 @@ impl Traced {
     }
 
     fn of(recording: Recording, n_inputs: usize) -> Traced {
-        let mut graph = Graph::default();
-        graph.inputs = (0..n_inputs).map(|i| format!("x{i}")).collect();
+        let names: Vec<String> = (0..n_inputs).map(|i| format!("x{i}")).collect();
         let (mut params, mut captured): (Vec<Param>, Vec<Tensor>) = (Vec::new(), Vec::new());
+        let mut param_names = Vec::new();
         let results = (0..recording.outputs.len()).map(|i| format!("y{i}"));
-        let mut taken: HashSet<String> = graph.inputs.iter().cloned().chain(results).collect();
-        for value in recording.values {
+        let mut taken: HashSet<String> = names.iter().cloned().chain(results).collect();
+        let node = |value: Recorded| {
             let mut inputs = SmallVec::new();
             let kind = match value.source {
                 Source::Input(i) => Kind::Input(i),
                 Source::Param(param) => {
-                    graph.params.push(unique(param.name(), &mut taken));
+                    param_names.push(unique(param.name(), &mut taken));
                     params.push(param);
                     Kind::Param(params.len() - 1)
                 }
@@ -77,14 +77,16 @@ impl Traced {
                     Kind::Captured(captured.len() - 1)
                 }
                 source @ (Source::Op(..) | Source::Rule(..) | Source::Ruled(..)) => {
-                    let (op, operands) = rule::op_of(&source).expect("these are ops");
+                    let (op, operands) = rule::op_of(source).expect("these are ops");
                     inputs = operands;
                     Kind::Op(op)
                 }
             };
-            let (meta, at, region) = (value.meta, Some(value.at), value.region);
-            graph.push(Node { kind, inputs, meta, at, region, group: 0 });
-        }
+            Node { kind, inputs, meta: value.meta, at: Some(value.at), region: value.region, group: 0 }
+        };
+        // A node is as large as what was recorded and takes its memory over.
+        let mut graph = Graph::of(recording.values.into_iter().map(node).collect());
+        (graph.inputs, graph.params) = (names, param_names);
         graph.n_captured = captured.len();
         graph.outputs =
             recording.outputs.iter().enumerate().map(|(i, &id)| (format!("y{i}"), NodeId(id))).collect();

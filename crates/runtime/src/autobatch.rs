@@ -43,7 +43,7 @@ pub fn autobatch<R: Tree>(f: impl FnOnce() -> R) -> Result<R, OpError> {
         shape = Some(result.map(&mut |t| Tensor::scalar(0).to_dtype(t.dtype()).broadcast_to(t.shape())));
         tensors
     });
-    let graph = batch(&traced.graph)?;
+    let graph = batch(traced.graph)?;
     let params: Vec<Tensor> = traced.params.iter().map(Param::get).collect();
     let values = match graph.writes.is_empty() {
         true => graph.values(&[], &params, &traced.captured),

@@ -18,12 +18,25 @@ use thalweg_tensor::{Meta, OpError, Tensor};
 
 use crate::graph::{Graph, Kind, Node, NodeId};
 use crate::literal::Literal;
+use crate::passes::{Seen, live};
 
 /// A graph with the same results in which equal ops run as one. See the module.
-pub fn batch(graph: &Graph) -> Result<Graph, OpError> {
-    let graph = crate::passes::cse(&crate::passes::dce(graph));
-    let graph = crate::passes::dce(&sums::join_sums(&graph, &common(&graph))?);
+pub fn batch(mut graph: Graph) -> Result<Graph, OpError> {
+    merge_equal(&mut graph);
+    let is_common = common(&graph);
+    sums::join_sums(&mut graph, &is_common)?;
     Batcher::new(&graph).run()
+}
+
+/// Equal nodes become one, dead ones go: the passes of before that copy the graph each.
+fn merge_equal(graph: &mut Graph) {
+    let mut live = live(graph).into_iter();
+    let mut seen = Seen::with_capacity(graph.nodes().len());
+    graph.thin_out(|nodes, node| match live.next() {
+        Some(true) => seen.earlier(nodes, node),
+        // Nobody asks for what stands for a dead node.
+        _ => Some(NodeId(u32::MAX)),
+    });
 }
 
 /// Whether a value is the same for all instances: made of parameters and constants alone.
@@ -52,9 +65,9 @@ enum Place {
 
 /// What may run together: the op, and for each operand its kind or, if it is shared, itself.
 #[derive(PartialEq, Eq, Hash)]
-struct Key {
-    op: Op,
-    operands: SmallVec<[(Meta, Option<NodeId>); 3]>,
+struct Key<'a> {
+    op: &'a Op,
+    operands: SmallVec<[(&'a Meta, Option<NodeId>); 3]>,
 }
 
 /// Ops of one kind.
@@ -63,6 +76,36 @@ struct Team {
     ready: Vec<NodeId>,
     n_left: usize,
     depth_left: usize,
+}
+
+/// The ops that read each node, once for each operand that it is.
+struct Readers {
+    ends: Vec<u32>,
+    all: Vec<NodeId>,
+}
+
+impl Readers {
+    fn of(graph: &Graph, live: &[bool]) -> Self {
+        let reads = || {
+            let readers = graph.ids().filter(|id| live[id.index()]);
+            readers.flat_map(|id| graph.node(id).inputs.iter().map(move |&i| (i.index(), id)))
+        };
+        // Where the readers of each node begin; filling them in moves that to where they end.
+        let mut ends = vec![0u32; graph.nodes().len() + 1];
+        reads().for_each(|(i, _)| ends[i + 1] += 1);
+        (1..ends.len()).for_each(|i| ends[i] += ends[i - 1]);
+        let mut all = vec![NodeId(0); ends[ends.len() - 1] as usize];
+        for (i, reader) in reads() {
+            all[ends[i] as usize] = reader;
+            ends[i] += 1;
+        }
+        Self { ends, all }
+    }
+
+    fn get(&self, id: NodeId) -> &[NodeId] {
+        let begin = if id.index() == 0 { 0 } else { self.ends[id.index() - 1] };
+        &self.all[begin as usize..self.ends[id.index()] as usize]
+    }
 }
 
 struct Batcher<'a> {
@@ -87,17 +130,18 @@ impl<'a> Batcher<'a> {
         let mut team_of = vec![usize::MAX; n];
         let mut known: FxHashMap<Key, usize> = FxHashMap::default();
         let mut depth = vec![0usize; n];
-        let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); n];
+        let live = live(graph);
+        let readers = Readers::of(graph, &live);
         let mut missing = vec![0usize; n];
-        for id in graph.ids() {
+        for id in graph.ids().filter(|id| live[id.index()]) {
             let node = graph.node(id);
             let Kind::Op(op) = &node.kind else {
                 self.places[id.index()] = Some(Place::Whole(self.out.push(node.clone())));
                 continue;
             };
             depth[id.index()] = node.inputs.iter().map(|i| depth[i.index()] + 1).max().unwrap_or(0);
-            let operand = |i: &NodeId| (graph.node(*i).meta.clone(), common[i.index()].then_some(*i));
-            let key = Key { op: op.clone(), operands: node.inputs.iter().map(operand).collect() };
+            let operand = |i: &NodeId| (&graph.node(*i).meta, common[i.index()].then_some(*i));
+            let key = Key { op, operands: node.inputs.iter().map(operand).collect() };
             let team = *known.entry(key).or_insert_with(|| {
                 teams.push(Team::default());
                 teams.len() - 1
@@ -105,11 +149,8 @@ impl<'a> Batcher<'a> {
             team_of[id.index()] = team;
             teams[team].n_left += 1;
             teams[team].depth_left += depth[id.index()];
-            let inputs = node.inputs.iter().filter(|i| matches!(graph.node(**i).kind, Kind::Op(_)));
-            for i in inputs {
-                readers[i.index()].push(id);
-                missing[id.index()] += 1;
-            }
+            let is_op = |i: &&NodeId| matches!(graph.node(**i).kind, Kind::Op(_));
+            missing[id.index()] = node.inputs.iter().filter(is_op).count();
             if missing[id.index()] == 0 {
                 teams[team].ready.push(id);
             }
@@ -124,7 +165,7 @@ impl<'a> Batcher<'a> {
             teams[team].n_left -= members.len();
             teams[team].depth_left -= members.iter().map(|id| depth[id.index()]).sum::<usize>();
             self.together(&members)?;
-            for reader in members.iter().flat_map(|id| std::mem::take(&mut readers[id.index()])) {
+            for &reader in members.iter().flat_map(|&id| readers.get(id)) {
                 missing[reader.index()] -= 1;
                 if missing[reader.index()] == 0 {
                     teams[team_of[reader.index()]].ready.push(reader);
@@ -319,7 +360,7 @@ mod tests {
                     t = tanh p; u = tanh q; v = tanh r; x = matmul u w; y = tanh x; \
                     s = add t y; z = add s v; return z";
         let graph: Graph = text.parse().unwrap();
-        let batched = batch(&graph).unwrap();
+        let batched = batch(graph.clone()).unwrap();
         verify(&batched).unwrap();
         assert_eq!((n_ops(&graph, "matmul"), n_ops(&batched, "matmul")), (4, 2), "{batched}");
         assert_eq!((n_ops(&graph, "tanh"), n_ops(&batched, "tanh")), (4, 2), "{batched}");
@@ -344,7 +385,7 @@ mod tests {
         });
         text += "return s5";
         let graph: Graph = text.parse().unwrap();
-        let batched = batch(&graph).unwrap();
+        let batched = batch(graph.clone()).unwrap();
         verify(&batched).unwrap();
         assert_eq!((n_ops(&batched, "matmul"), n_ops(&batched, "add")), (1, 0), "{batched}");
     }
@@ -385,7 +426,7 @@ mod tests {
             }
             text += &format!("return v{} v{} v{}", n - 1, draw(n), draw(n));
             let graph: Graph = text.parse().unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
-            let batched = batch(&graph).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            let batched = batch(graph.clone()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             verify(&batched).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{batched}"));
             let mut rng = Rng::seed(seed);
             let params = [rng.normal([4, 4], 0.0, 0.5), rng.normal([4], 0.0, 0.5)];

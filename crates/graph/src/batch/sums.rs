@@ -13,7 +13,24 @@ use crate::graph::{Graph, Kind, Node, NodeId};
 const MIN_TERMS: usize = 4;
 
 /// See the module.
-pub(super) fn join_sums(graph: &Graph, common: &[bool]) -> Result<Graph, OpError> {
+pub(super) fn join_sums(graph: &mut Graph, common: &[bool]) -> Result<(), OpError> {
+    let mut sums = long_sums(graph, common).into_iter().peekable();
+    let Some(&(first, _)) = sums.peek() else { return Ok(()) };
+    let mut failure = Ok(());
+    graph.rebuild_from(first, |out, renamed, node| {
+        if let Some((_, terms)) = sums.next_if(|(root, _)| root.index() == renamed.len()) {
+            match terms.build(out, renamed, &node) {
+                Ok(sum) => return sum,
+                Err(error) => failure = Err(error),
+            }
+        }
+        out.push(node)
+    });
+    failure
+}
+
+/// The sums of many terms, in the order of the nodes.
+fn long_sums(graph: &Graph, common: &[bool]) -> Vec<(NodeId, Terms)> {
     let uses = graph.n_uses();
     let is_sum = |id: NodeId| matches!(graph.op(id), Some(Op::Add(_)));
     let mut is_inner = vec![false; graph.nodes().len()];
@@ -22,20 +39,9 @@ pub(super) fn join_sums(graph: &Graph, common: &[bool]) -> Result<Graph, OpError
             is_inner[i.index()] = true;
         }
     }
-    let mut failure = Ok(());
-    let new = graph.rebuild(|out, renamed, id| {
-        if is_sum(id) && !is_inner[id.index()] {
-            let terms = Terms::of(graph, common, &is_inner, &uses, id);
-            if terms.n() >= MIN_TERMS {
-                match terms.build(graph, out, renamed, id) {
-                    Ok(sum) => return sum,
-                    Err(error) => failure = Err(error),
-                }
-            }
-        }
-        out.copy(graph, renamed, id)
-    });
-    failure.map(|()| new)
+    let roots = graph.ids().filter(|&id| is_sum(id) && !is_inner[id.index()]);
+    let sums = roots.map(|id| (id, Terms::of(graph, common, &is_inner, &uses, id)));
+    sums.filter(|(_, terms)| terms.n() >= MIN_TERMS).collect()
 }
 
 /// The terms of a sum by what can be done with them.
@@ -104,14 +110,7 @@ impl Terms {
         self.transposed.len() + self.products.len() + tables + self.rows.len() + self.others.len()
     }
 
-    fn build(
-        self,
-        graph: &Graph,
-        out: &mut Graph,
-        renamed: &[NodeId],
-        root: NodeId,
-    ) -> Result<NodeId, OpError> {
-        let like = graph.node(root);
+    fn build(self, out: &mut Graph, renamed: &[NodeId], like: &Node) -> Result<NodeId, OpError> {
         let new = |id: NodeId| renamed[id.index()];
         let joined = |out: &mut Graph, ids: &mut dyn Iterator<Item = NodeId>, axis: usize| {
             let ids: Vec<NodeId> = ids.map(new).collect();

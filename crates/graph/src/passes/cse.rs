@@ -13,23 +13,30 @@ use crate::graph::{Graph, Kind, Node, NodeId};
 
 /// See the module.
 pub fn cse(graph: &Graph) -> Graph {
-    // Nodes by their hashes: keys that hold whole nodes made growing the map the larger part of the work.
-    let mut seen: FxHashMap<u64, SmallVec<[NodeId; 2]>> = FxHashMap::default();
-    seen.reserve(graph.nodes().len());
-    graph.rewrite(|out, node| {
-        if matches!(&node.kind, Kind::Op(op) if op.has_effect()) {
-            return out.push(node);
+    let mut seen = Seen::with_capacity(graph.nodes().len());
+    graph.rewrite(|out, node| seen.earlier(out.nodes(), &node).unwrap_or_else(|| out.push(node)))
+}
+
+/// Nodes by their hashes: keys that hold whole nodes made growing the map the larger part of the work.
+pub(crate) struct Seen(FxHashMap<u64, SmallVec<[NodeId; 2]>>);
+
+impl Seen {
+    pub fn with_capacity(n_nodes: usize) -> Self {
+        Self(FxHashMap::with_capacity_and_hasher(n_nodes, FxBuildHasher))
+    }
+
+    /// The one among these nodes that equals the next one.
+    pub fn earlier(&mut self, nodes: &[Node], next: &Node) -> Option<NodeId> {
+        if matches!(&next.kind, Kind::Op(op) if op.has_effect()) {
+            return None;
         }
-        let alike = seen.entry(FxBuildHasher.hash_one(key(&node))).or_default();
-        match alike.iter().find(|&&id| key(out.node(id)) == key(&node)) {
-            Some(&id) => id,
-            None => {
-                let id = out.push(node);
-                alike.push(id);
-                id
-            }
+        let alike = self.0.entry(FxBuildHasher.hash_one(key(next))).or_default();
+        let equal = alike.iter().find(|id| key(&nodes[id.index()]) == key(next)).copied();
+        if equal.is_none() {
+            alike.push(NodeId(nodes.len() as u32));
         }
-    })
+        equal
+    }
 }
 
 /// What equal nodes have in common. Leaves occur once by construction; constants are the same in every region.

@@ -7,13 +7,7 @@ use crate::graph::{Graph, Kind};
 
 /// See the module.
 pub fn dce(graph: &Graph) -> Graph {
-    let mut live = vec![false; graph.nodes().len()];
-    graph.roots().chain(graph.effects()).for_each(|id| live[id.index()] = true);
-    for id in graph.ids().rev() {
-        if live[id.index()] {
-            graph.node(id).inputs.iter().for_each(|i| live[i.index()] = true);
-        }
-    }
+    let live = live(graph);
     let mut renamed = vec![crate::NodeId(u32::MAX); live.len()];
     let mut out = graph.like();
     for (position, (node, live)) in graph.nodes().iter().zip(&live).enumerate() {
@@ -26,6 +20,18 @@ pub fn dce(graph: &Graph) -> Graph {
     out.outputs = graph.outputs.iter().map(|(name, id)| (name.clone(), renamed[id.index()])).collect();
     out.writes = graph.writes.iter().map(|&(p, id)| (p, renamed[id.index()])).collect();
     out
+}
+
+/// Which nodes something depends on.
+pub(crate) fn live(graph: &Graph) -> Vec<bool> {
+    let mut live = vec![false; graph.nodes().len()];
+    graph.roots().chain(graph.effects()).for_each(|id| live[id.index()] = true);
+    for id in graph.ids().rev() {
+        if live[id.index()] {
+            graph.node(id).inputs.iter().for_each(|i| live[i.index()] = true);
+        }
+    }
+    live
 }
 
 #[cfg(test)]

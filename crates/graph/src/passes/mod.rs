@@ -21,8 +21,10 @@ use crate::graph::{Graph, NodeId};
 
 pub use algebra::algebra;
 pub use canonicalise::canonicalise;
+pub(crate) use cse::Seen;
 pub use cse::cse;
 pub use dce::dce;
+pub(crate) use dce::live;
 pub use erase_marks::erase_marks;
 pub use fold::fold;
 pub use fuse::fuse;
