@@ -391,6 +391,19 @@ mod tests {
     }
 
     #[test]
+    fn merging_in_place_does_what_the_passes_do() {
+        let text = "w = param : f32[3, 3]; c = literal 1.0 : f32[1, 3]; a = captured : f32[1, 3]; p = matmul a w; \
+                    dead = tanh p; q = matmul a w; d = literal 1.0 : f32[1, 3]; r = add p c; s = add q d; \
+                    again = add q d @1; t = mul r s; u = mul t again; unused = exp u; return u";
+        let mut merged: Graph = text.parse().unwrap();
+        let want = crate::passes::cse(&crate::passes::dce(&merged));
+        super::merge_equal(&mut merged);
+        verify(&merged).unwrap();
+        assert_eq!(merged.to_string(), want.to_string());
+        assert_eq!((n_ops(&merged, "matmul"), n_ops(&merged, "add"), n_ops(&merged, "tanh")), (1, 2, 0));
+    }
+
+    #[test]
     fn random_forests_keep_their_values() {
         for seed in 1..=60u64 {
             let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
