@@ -248,7 +248,7 @@ fn sibling_products_with_captured_weights_run_as_one_step() {
     let mut rng = Rng::seed(12);
     let [q, k, v] = [0; 3].map(|_| rng.normal([16, 16], 0.0, 0.3));
     let biases = [0; 3].map(|_| rng.normal([16], 0.0, 0.3));
-    let x = rng.normal([8, 16], 0.0, 1.0);
+    let x = rng.normal([1, 16], 0.0, 1.0);
     let project = |x: Tensor| {
         let [a, b, c] = &biases;
         (x.linear(&q, Some(a)), x.linear(&k, Some(b)).tanh(), x.linear(&v, Some(c)))
@@ -339,7 +339,7 @@ fn parameters_of_sibling_products_lie_side_by_side_and_stay_themselves() {
     let weights: Vec<Param> =
         (0..3).map(|i| Param::new(format!("w{i}"), rng.normal([32, 16], 0.0, 0.2))).collect();
     let all: Vec<&Param> = weights.iter().collect();
-    let x = rng.normal([40, 16], 0.0, 1.0);
+    let x = rng.normal([4, 16], 0.0, 1.0);
     let step = |x: Tensor| {
         let [q, k, v] = [0, 1, 2].map(|i| x.linear(&all[i].get(), None));
         let loss = ((q * k).tanh() * v).mean(());

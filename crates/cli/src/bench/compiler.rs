@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use thalweg::data::trees::Below;
 use thalweg::data::{self, OnError};
 use thalweg::prelude::*;
-use thalweg::{JitOptions, Plan, autobatch, jit_with};
+use thalweg::{Jit, JitOptions, Plan, autobatch, jit_with};
 
 use super::clock::{ratio, time};
 use super::networks::{TRAININGS, inference_plans};
@@ -41,10 +41,19 @@ pub fn report(out: &mut impl Write, tree_file: Option<&Path>) -> Result<()> {
     for (what, (flops, clock)) in [
         ("a chain of products in a better order", chain()),
         ("A\u{b7}B + A\u{b7}C as A\u{b7}(B + C)", common_factor()),
-        ("three products with one left operand as one", siblings()),
-        ("three products with parameters as one", sibling_params()),
     ] {
         line(&format!("{what}: operations"), format!("{flops:.1}\u{d7} fewer"))?;
+        line(&format!("{what}: time"), format!("{clock:.2}\u{d7} less"))?;
+    }
+    for (what, Siblings { n_products, traffic, clock }) in [
+        ("q, k, v of a word by 64 constants", constant_siblings(1, 64)),
+        ("q, k, v of a word by 512 constants", constant_siblings(1, 512)),
+        ("q, k, v of a word by 512 parameters", param_siblings(1, 512)),
+        ("q, k, v of 64 words by 128 parameters", param_siblings(64, 128)),
+        ("gates of 32 units, one row", gates(1, 32)),
+        ("gates of 32 units, 4 rows", gates(4, 32)),
+    ] {
+        line(&format!("{what}: products, traffic"), format!("{n_products}, {traffic:.2}\u{d7} less"))?;
         line(&format!("{what}: time"), format!("{clock:.2}\u{d7} less"))?;
     }
     line(
@@ -116,14 +125,25 @@ fn rematerialised() -> (f64, f64) {
     (less as f64 / all as f64, ratio(|| again.call(x.clone()), || plain.call(x.clone())))
 }
 
+/// A function of tensors, compiled.
+type Compiled<F> = Jit<Vec<Tensor>, Vec<Tensor>, F>;
+
+/// A function compiled without a pass, and with it.
+fn without_and_with<F: Fn(&[Tensor]) -> Vec<Tensor>>(
+    pass: &'static str,
+    x: &[Tensor],
+    f: &F,
+) -> [Compiled<impl FnMut(Vec<Tensor>) -> Vec<Tensor>>; 2] {
+    [JitOptions::default().without(pass), JitOptions::default()].map(|options| {
+        let mut compiled = jit_with(options, move |x: Vec<Tensor>| f(&x));
+        compiled.call(x.to_vec()).expect("the function is sound");
+        compiled
+    })
+}
+
 /// How many times less work and time a function takes with a pass than without.
 fn saved(pass: &'static str, x: &[Tensor], f: impl Fn(&[Tensor]) -> Vec<Tensor>) -> (f64, f64) {
-    let [mut written, mut improved] =
-        [JitOptions::default().without(pass), JitOptions::default()].map(|options| {
-            let mut f = jit_with(options, |x: Vec<Tensor>| f(&x));
-            f.call(x.to_vec()).expect("the function is sound");
-            f
-        });
+    let [mut written, mut improved] = without_and_with(pass, x, &f);
     let flops = written.plan().flops() as f64 / improved.plan().flops() as f64;
     (flops, ratio(|| written.call(x.to_vec()), || improved.call(x.to_vec())))
 }
@@ -144,17 +164,57 @@ fn common_factor() -> (f64, f64) {
     saved("algebra", &x, |x| vec![x[0].matmul(&x[1]) + x[0].matmul(&x[2])])
 }
 
-/// Queries, keys and values of 64 words: constant weights side by side.
-fn siblings() -> (f64, f64) {
-    let [x, q, k, v] = drawn([[64, 128], [128, 128], [128, 128], [128, 128]]);
-    saved("merge_siblings", &[x], |x| [&q, &k, &v].map(|w| x[0].matmul(w)).to_vec())
+/// What merging products with one left operand saves: how many products are left, and how many times less traffic and time
+/// they take. The pass leaves apart what would not gain.
+struct Siblings {
+    n_products: usize,
+    traffic: f64,
+    clock: f64,
+}
+
+impl Siblings {
+    fn of(x: Tensor, f: impl Fn(&Tensor) -> Vec<Tensor>) -> Self {
+        let x = [x];
+        let f = |x: &[Tensor]| f(&x[0]);
+        let [mut apart, mut merged] = without_and_with("merge_siblings", &x, &f);
+        let traffic = |plan: &Plan| plan.steps().map(|step| step.cost.bytes).sum::<u64>() as f64;
+        let is_product = |op: &String| op == "matmul" || op == "linear";
+        let n_products = merged.plan().steps().filter(|step| step.ops.iter().any(is_product)).count();
+        let traffic = traffic(apart.plan()) / traffic(merged.plan());
+        // A call may take less than a microsecond.
+        const CALLS: usize = 100;
+        let clock = ratio(
+            || (0..CALLS).for_each(|_| drop(apart.call(x.to_vec()))),
+            || (0..CALLS).for_each(|_| drop(merged.call(x.to_vec()))),
+        );
+        Self { n_products, traffic, clock }
+    }
+}
+
+/// Queries, keys and values of some words by constant weights.
+fn constant_siblings(n_words: usize, width: usize) -> Siblings {
+    let square = [width, width];
+    let [x, q, k, v] = drawn([[n_words, width], square, square, square]);
+    Siblings::of(x, |x| [&q, &k, &v].map(|w| x.matmul(w)).to_vec())
 }
 
 /// The same with parameters, which lie side by side, as the rows of a dense layer.
-fn sibling_params() -> (f64, f64) {
-    let [x, q, k, v] = drawn([[64, 128], [128, 128], [128, 128], [128, 128]]);
+fn param_siblings(n_words: usize, width: usize) -> Siblings {
+    let square = [width, width];
+    let [x, q, k, v] = drawn([[n_words, width], square, square, square]);
     let params = [q, k, v].map(|w| Param::new("w", w));
-    saved("merge_siblings", &[x], |x| params.iter().map(|w| x[0].linear(&w.get(), None)).collect())
+    Siblings::of(x, |x| params.iter().map(|w| x.linear(&w.get(), None)).collect())
+}
+
+/// What some rows bring into the cell of an LSTM whose four gates have weights of their own.
+fn gates(n_rows: usize, width: usize) -> Siblings {
+    let square = [width, width];
+    let [x, i, f, g, o] = drawn([[n_rows, width], square, square, square, square]);
+    let params = [i, f, g, o].map(|w| Param::new("w", w));
+    Siblings::of(x, |x| {
+        let [i, f, g, o] = [0, 1, 2, 3].map(|gate| x.linear(&params[gate].get(), None));
+        vec![o.sigmoid() * (i.sigmoid() * g.tanh() + f.sigmoid()).tanh()]
+    })
 }
 
 /// A node of a binary tree: a word, or what joins two earlier nodes.
