@@ -26,11 +26,11 @@ const LIMITS: Limits = Limits { text: 1 << 12, arrays: 8, data: 1 << 10 };
 fn frame(arrays: u8, text: &[u8]) -> Vec<u8> {
     let n = u32::from(arrays);
     let mut frame = b"THWG".to_vec();
-    for word in [5, n, text.len() as u32] {
+    for word in [wire::VERSION, n, text.len() as u32] {
         frame.extend(word.to_le_bytes());
     }
     frame.extend(u64::from(8 * n).to_le_bytes());
-    frame.extend([0; 12]);
+    frame.resize(wire::HEADER, 0);
     (0..n).for_each(|_| frame.extend(2u64.to_le_bytes()));
     frame.extend(text);
     if n > 0 {

@@ -15,6 +15,7 @@ use thalweg_cluster::net::config::{Config, Etcd, is_address};
 use thalweg_cluster::net::handshake::Secret;
 use thalweg_cluster::net::process;
 
+use crate::progress;
 use crate::train::STOPPED;
 
 /// The variable that says when a cluster was launched, in seconds since 1970: a name for what it leaves behind.
@@ -145,7 +146,7 @@ pub fn run(args: &Args) -> Result<()> {
             let (role, name, lives) = (process.role, process.name.clone(), process.lives);
             match role {
                 _ if left => {
-                    eprintln!("thalweg: {name} has left as it was asked to; the others go on without it");
+                    say(&format!("{name} has left as it was asked to; the others go on without it"));
                     process.done = Some(status);
                 }
                 "worker" if status.code() == Some(STOPPED) => {
@@ -154,7 +155,7 @@ pub fn run(args: &Args) -> Result<()> {
                 }
                 "worker" if !killed || args.no_restart => {
                     if killed {
-                        eprintln!("thalweg: {name} was killed ({status}); the others go on without it");
+                        say(&format!("{name} was killed ({status}); the others go on without it"));
                     }
                     process.done = Some(status);
                 }
@@ -168,7 +169,7 @@ pub fn run(args: &Args) -> Result<()> {
                 "server" if !killed => bail!("{name} ended with {status}"),
                 "coordinator" if !killed => bail!("{name} ended with {status}"),
                 _ => {
-                    eprintln!("thalweg: {name} was killed ({status}); it starts again");
+                    say(&format!("{name} was killed ({status}); it starts again"));
                     processes.0[i] = launch.start(role, name, lives + 1)?;
                 }
             }
@@ -179,7 +180,7 @@ pub fn run(args: &Args) -> Result<()> {
         let stopped = done && rest.peek().is_some() && rest.all(|p| is_stopped(p.child.id()));
         stopped_since = stopped.then(|| stopped_since.unwrap_or_else(Instant::now));
         if stopped_since.is_some_and(|since| since.elapsed() > GRACE) {
-            eprintln!("thalweg: the run is done; a worker that was stopped is killed");
+            say("the run is done; a worker that was stopped is killed");
             processes.1 = Duration::ZERO;
             return Ok(());
         }
@@ -211,6 +212,12 @@ pub fn run(args: &Args) -> Result<()> {
         return stopped(processes);
     }
     bail!("interrupted; nothing was saved since the last checkpoint")
+}
+
+/// A line of its own, not behind that of a worker that shows how far it has come.
+fn say(what: &str) {
+    progress::clear();
+    eprintln!("thalweg: {what}");
 }
 
 /// The run was saved and everybody has been asked to end: what is left goes too.

@@ -166,7 +166,7 @@ fn garbage_and_half_and_large_and_repeated_frames_end_their_connection_and_nothi
 
 /// A push of 4 MB.
 fn large() -> Vec<u8> {
-    let update = Update::from([(TableId(0), Delta::Dense(Arc::new(vec![1.0; 1 << 20])))]);
+    let update = Update::from([(TableId(0), Delta::Dense(vec![1.0; 1 << 20].into()))]);
     let call = Call {
         epoch: Epoch(0),
         shard: ShardId(0),

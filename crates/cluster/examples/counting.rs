@@ -33,7 +33,7 @@ impl Program for Counting {
         let dense = pulled[&DENSE].iter().zip(0..).map(|(w, i)| 0.3 * w + k / (1.0 + i as f32)).collect();
         let rows: Vec<u64> = (0..8).map(|i| i * 1000 + step.clock % 5).collect();
         let values = pulled[&ROWS].iter().map(|w| 0.1 * w - k).collect();
-        vec![(DENSE, Delta::Dense(Arc::new(dense))), (ROWS, Delta::Rows(Arc::new(rows), Arc::new(values)))]
+        vec![(DENSE, Delta::Dense(dense)), (ROWS, Delta::Rows(Arc::new(rows), values))]
     }
 }
 
@@ -63,7 +63,7 @@ fn count() -> Result<(), ClusterError> {
     let rule = if fault == 0 { Rule::Sgd { lr: 0.05 } } else { Rule::Named("faulty".into()) };
     let cluster = cluster.with_rule("faulty", Faulty(fault));
     let tables = [
-        TableSpec::Dense { values: Arc::new(vec![1.0; number(4, 1000) as usize]), rule },
+        TableSpec::Dense { values: vec![1.0; number(4, 1000) as usize].into(), rule },
         TableSpec::Rows {
             width: 3,
             init: Init::Uniform { seed: 1, scale: 1.0 },

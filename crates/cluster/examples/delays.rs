@@ -10,7 +10,6 @@
 //! SECONDS clocks CLOCKS` of the first worker, from its first step on: the share of time between its steps, and after
 //! how long and at which clock it saw the loss below 1 % of its beginning, or `-`.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thalweg_cluster::table::Delta;
@@ -91,7 +90,7 @@ impl Program for &mut Delays {
             let noise = 0.1 * (draw(self.seed, step.clock, step.slot.0, i as u64 + 1) - 0.5) as f32;
             curvature(i) * (w - best[i] + noise) / step.n_slots as f32
         };
-        vec![(W, Delta::Dense(Arc::new(w.iter().enumerate().map(gradient).collect())))]
+        vec![(W, Delta::Dense(w.iter().enumerate().map(gradient).collect()))]
     }
 }
 
@@ -108,7 +107,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let best = best(seed, cluster.n_slots());
     let mut delays =
         Delays { model, seed, best, began: None, last: None, busy: Duration::ZERO, target: None };
-    let w = TableSpec::Dense { values: Arc::new(vec![1.0; N]), rule: Rule::Sgd { lr: rate.parse()? } };
+    let w = TableSpec::Dense { values: vec![1.0; N].into(), rule: Rule::Sgd { lr: rate.parse()? } };
     cluster.run(&[w], clocks.parse()?, &mut delays)?;
     if let (true, Some(began), Some(last)) = (first, delays.began, delays.last) {
         let idle = 1.0 - delays.busy.as_secs_f64() / (last - began).as_secs_f64();

@@ -8,8 +8,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use thalweg_cluster::Values;
 use thalweg_cluster::state::Wants;
-use thalweg_cluster::table::{Delta, Init, Values, Want};
+use thalweg_cluster::table::{Delta, Init, Want};
 use thalweg_cluster::{Cluster, Gradients, Program, Pulled, Rule, Step, TableId, TableSpec};
 
 const T: TableId = TableId(0);
@@ -61,9 +62,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let table = if rows {
         TableSpec::Rows { width: 16, init: Init::Zero, rule: Rule::Add }
     } else {
-        TableSpec::Dense { values: Arc::new(vec![0.0; n]), rule: Rule::Add }
+        TableSpec::Dense { values: vec![0.0; n].into(), rule: Rule::Add }
     };
-    let gradient = Arc::new(vec![1.0; if rows { 0 } else { n }]);
+    let gradient = vec![1.0; if rows { 0 } else { n }].into();
     let mut bench = Bench { rows: rows.then_some(n as u64), gradient, last: None, times: Vec::new() };
     let first = cluster.is_first();
     cluster.run(&[table], clocks, &mut bench)?;

@@ -10,7 +10,6 @@ use thalweg_train::Place;
 
 use crate::codec::Codec;
 use crate::coordinator::Size;
-use crate::dividing::Gathered;
 use crate::doing::Doing;
 use crate::error::ClusterError;
 use crate::ids::{Clock, Slot, TableId};
@@ -24,7 +23,8 @@ use crate::rule::{Registry, UpdateRule};
 use crate::state::Wants;
 use crate::storage::Storage;
 use crate::sync::Sync;
-use crate::table::{Delta, Values, Want};
+use crate::table::{Delta, Want};
+use crate::values::Values;
 use crate::work::Work;
 
 /// How long a worker waits for the word that it has left.
@@ -33,14 +33,13 @@ const GOODBYE: Duration = Duration::from_millis(300);
 /// A run on one process or on many, as the environment says.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use thalweg_cluster::{Cluster, Rule, Step, TableId, TableSpec, table::Delta};
 ///
-/// let w = TableSpec::Dense { values: Arc::new(vec![0.0; 3]), rule: Rule::Sgd { lr: 0.5 } };
+/// let w = TableSpec::Dense { values: vec![0.0; 3].into(), rule: Rule::Sgd { lr: 0.5 } };
 /// let cluster = Cluster::from_env()?; // alone: this process is the only worker and the only server
 /// let run = cluster.run(&[w], 20, |_: Step, pulled: &thalweg_cluster::Pulled| {
 ///     let gradient = pulled[&TableId(0)].iter().map(|w| w - 2.0).collect();
-///     vec![(TableId(0), Delta::Dense(Arc::new(gradient)))]
+///     vec![(TableId(0), Delta::Dense(gradient))]
 /// })?;
 /// assert!(run.pulled[&TableId(0)].iter().all(|w| (w - 2.0).abs() < 1e-5));
 /// # Ok::<(), thalweg_cluster::ClusterError>(())
@@ -362,7 +361,6 @@ impl Cluster {
             asked: BTreeMap::new(),
             codec: self.config.codec,
             encoders: Encoders::default(),
-            gathered: Gathered::default(),
         };
         let result = work.run(&mut program);
         node.step(|worker, now| worker.session().leave(now));

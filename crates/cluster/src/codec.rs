@@ -12,6 +12,7 @@ use std::str::FromStr;
 use half::bf16;
 
 use crate::error::ClusterError;
+use crate::values::Values;
 
 /// How gradients are made smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -66,7 +67,7 @@ impl Encoder {
             *r += g;
         }
         let encoded = Encoded::new(self.codec, &self.residual);
-        for (r, d) in self.residual.iter_mut().zip(encoded.decode()) {
+        for (r, d) in self.residual.iter_mut().zip(encoded.decode().iter()) {
             *r = if d.is_finite() && r.is_finite() { *r - d } else { 0.0 };
         }
         encoded
@@ -121,7 +122,8 @@ impl RowEncoder {
         }
         let encoded = Encoded::new(self.codec, &meant);
         let left_of = |m: f32, d: f32| if m.is_finite() && d.is_finite() { m - d } else { 0.0 };
-        let left: Vec<f32> = meant.iter().zip(encoded.decode()).map(|(m, d)| left_of(*m, d)).collect();
+        let left: Vec<f32> =
+            meant.iter().zip(encoded.decode().iter()).map(|(m, d)| left_of(*m, *d)).collect();
         for (row, left) in rows.iter().zip(left.chunks(width)).filter(|(_, l)| l.iter().any(|v| *v != 0.0)) {
             self.n_values += left.len();
             self.by_age.insert((self.pushes, *row));
@@ -190,7 +192,7 @@ impl Encoded {
     }
 
     /// The values, with what was left out as zero or rounded.
-    pub fn decode(&self) -> Vec<f32> {
+    pub fn decode(&self) -> Values {
         let f32_of = |b: &[u8]| f32::from_le_bytes(b.try_into().expect("four bytes"));
         match self.codec {
             Codec::F32 => self.bytes.chunks_exact(4).map(f32_of).collect(),
@@ -206,10 +208,11 @@ impl Encoded {
                 self.bytes.chunks(4 + BLOCK).flat_map(block).collect()
             }
             Codec::TopK(_) => {
-                let mut values = vec![0.0; self.len];
+                let mut values = Values::zeros(self.len);
+                let out = values.make_mut();
                 for entry in self.bytes.chunks_exact(8) {
                     let index = u32::from_le_bytes(entry[..4].try_into().expect("four bytes"));
-                    values[index as usize] = f32_of(&entry[4..]);
+                    out[index as usize] = f32_of(&entry[4..]);
                 }
                 values
             }
@@ -297,7 +300,7 @@ mod tests {
             for round in 0..rounds {
                 let gradient = noise(round, n);
                 let decoded = encoder.encode(&gradient).decode();
-                sent.iter_mut().zip(decoded).for_each(|(s, d)| *s += f64::from(d));
+                sent.iter_mut().zip(decoded.iter()).for_each(|(s, d)| *s += f64::from(*d));
                 meant.iter_mut().zip(gradient).for_each(|(m, g)| *m += f64::from(g));
             }
             // What is missing is exactly what the encoder still holds.

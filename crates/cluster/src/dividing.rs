@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use thalweg_kernels::stream::split::par_chunks_mut;
-
 use crate::cluster::Pulled;
 use crate::ids::{ShardId, TableId};
+use crate::landing::Places;
 use crate::layout::Layout;
 use crate::session::Request;
 use crate::state::{Reads, Wants};
-use crate::table::{Delta, Values, Want, reuse};
+use crate::table::{Delta, Want};
+use crate::values::Values;
 
 impl Layout {
     /// What each shard is to read.
@@ -49,93 +49,53 @@ impl Layout {
                 let keys: Vec<u64> = rows.iter().filter(here).copied().collect();
                 let zipped = rows.iter().enumerate().filter(|(_, row)| here(row));
                 let part = zipped.flat_map(|(i, _)| &values[i * width..][..width]).copied().collect();
-                (!keys.is_empty()).then(|| Delta::Rows(Arc::new(keys), Arc::new(part)))
+                (!keys.is_empty()).then(|| Delta::Rows(Arc::new(keys), part))
             }
         }
     }
-}
 
-/// What was last put together of several shards: memory for the next.
-#[derive(Default)]
-pub(crate) struct Gathered(Pulled);
+    /// Memory for what each shard will answer, so that it comes together as it comes in.
+    pub(crate) fn places(&self, wants: &Wants) -> Vec<Places> {
+        let mut places = vec![vec![None; wants.len()]; self.n_shards()];
+        // A table that there is not is for the shards to refuse.
+        let lands = |id: &TableId, want: &Want| *want == Want::Dense && (id.0 as usize) < self.n_tables();
+        for (at, (id, _)) in wants.iter().enumerate().filter(|(_, (id, want))| lands(id, want)) {
+            let parts = (0..self.n_shards()).map(|i| (i, self.range(*id, ShardId(i as u32)).len()));
+            let (shards, lens): (Vec<usize>, Vec<usize>) = parts.filter(|(_, len)| *len > 0).unzip();
+            // What comes from one shard is whole where it lands.
+            if lens.len() > 1 {
+                let memory = Values::side_by_side(&lens).expect("cuts lie between cache lines");
+                shards.into_iter().zip(memory).for_each(|(i, part)| places[i][at] = Some(part));
+            }
+        }
+        places
+    }
 
-impl Gathered {
     /// What the shards sent, put together in the order that was asked for.
-    pub fn gather(&mut self, layout: &Layout, wants: &Wants, reads: &[Reads]) -> Pulled {
+    pub(crate) fn gather(&self, wants: &Wants, mut reads: Vec<Reads>) -> Pulled {
         let mut pulled = Pulled::new();
         for (id, want) in wants {
-            let parts: Vec<&Values> = reads.iter().filter_map(|r| r.get(id)).collect();
-            let whole = match (want, &parts[..]) {
-                (_, [only]) => (*only).clone(),
-                (Want::Dense | Want::Compute(..), parts) => {
-                    let n = parts.iter().map(|p| p.len()).sum();
-                    let mut whole = reuse([self.0.remove(id)], n);
-                    lay_end_to_end(parts, Arc::get_mut(&mut whole).expect("nobody else has it"));
-                    self.0.insert(*id, whole.clone());
-                    whole
-                }
-                (Want::Rows(rows), parts) => {
+            let mut parts: Vec<Values> = reads.iter_mut().filter_map(|r| r.remove(id)).collect();
+            let whole = match want {
+                Want::Rows(rows) if parts.len() > 1 => {
                     let n: usize = parts.iter().map(|p| p.len()).sum();
                     let width = n.checked_div(rows.len()).unwrap_or(0);
                     let mut next = vec![0; parts.len()];
                     let mut whole = Vec::with_capacity(n);
                     for row in rows.iter() {
-                        let shard = layout.shard_of_row(*row).0 as usize;
+                        let shard = self.shard_of_row(*row).0 as usize;
                         whole.extend_from_slice(&parts[shard][next[shard]..][..width]);
                         next[shard] += width;
                     }
-                    Arc::new(whole)
+                    whole.into()
+                }
+                _ => {
+                    parts.retain(|part| !part.is_empty());
+                    if parts.len() == 1 { parts.remove(0) } else { Values::join(parts) }
                 }
             };
             pulled.insert(*id, whole);
         }
         pulled
-    }
-}
-
-/// Values that one thread copies at a time.
-const PIECE: usize = 1 << 17;
-
-/// Copies the parts one behind the other into `whole`, which is as long as all of them.
-fn lay_end_to_end(parts: &[&Values], whole: &mut [f32]) {
-    let ends: Vec<usize> = parts
-        .iter()
-        .scan(0, |end, part| {
-            *end += part.len();
-            Some(*end)
-        })
-        .collect();
-    par_chunks_mut(whole, PIECE, |start, mut out| {
-        let mut at = start;
-        for i in ends.partition_point(|end| *end <= start).. {
-            if out.is_empty() {
-                break;
-            }
-            let (place, rest) = out.split_at_mut(out.len().min(ends[i] - at));
-            let from = at + parts[i].len() - ends[i];
-            place.copy_from_slice(&parts[i][from..][..place.len()]);
-            (at, out) = (at + place.len(), rest);
-        }
-    });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_of_any_lengths_come_one_behind_the_other() {
-        for lens in [vec![], vec![0], vec![3, 0, 5], vec![PIECE + 1, 0, 7, 3 * PIECE, 1], vec![PIECE; 3]] {
-            let n: usize = lens.iter().sum();
-            let want: Vec<f32> = (0..n).map(|i| i as f32).collect();
-            let mut rest = &want[..];
-            let parts: Vec<Values> = lens
-                .iter()
-                .map(|len| Arc::new(rest.split_off(..*len).expect("they add up").to_vec()))
-                .collect();
-            let mut whole = vec![-1.0; n];
-            lay_end_to_end(&parts.iter().collect::<Vec<_>>(), &mut whole);
-            assert!(whole == want, "{lens:?}");
-        }
     }
 }

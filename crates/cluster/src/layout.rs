@@ -11,7 +11,8 @@ use std::sync::Arc;
 use crate::ids::{ShardId, TableId};
 use crate::rule::Rule;
 use crate::state::Parts;
-use crate::table::{Form, Init, PartSpec, Values, mix};
+use crate::table::{Form, Init, PartSpec, mix};
+use crate::values::Values;
 
 /// Cuts lie at multiples of this many values, so that a part's memory suits SIMD loads.
 const GRAIN: usize = 16;
@@ -151,9 +152,14 @@ impl Layout {
     /// The bytes of each shard's dense values. Rows are left out: nobody knows how many there will be, and by their hash
     /// every shard gets as many.
     pub fn bytes(&self) -> Vec<u64> {
-        let mut values: Vec<usize> = self.cuts.windows(2).map(|w| w[1] - w[0]).collect();
-        self.whole.values().for_each(|(shard, len)| values[shard.0 as usize] += len);
-        values.into_iter().map(|n| 4 * n as u64).collect()
+        let tables = || (0..self.n_tables() as u32).map(TableId);
+        let values = |shard| tables().map(|table| self.range(table, shard).len()).sum::<usize>();
+        (0..self.n_shards() as u32).map(|shard| 4 * values(ShardId(shard)) as u64).collect()
+    }
+
+    /// How many tables there are, of whatever form.
+    pub(crate) fn n_tables(&self) -> usize {
+        self.starts.len() - 1
     }
 
     /// How many shards there are.
@@ -167,9 +173,9 @@ impl Layout {
             return if *home == shard { 0..*len } else { 0..0 };
         }
         let (start, end) = (self.starts[table.0 as usize], self.starts[table.0 as usize + 1]);
-        let (from, to) = (self.cuts[shard.0 as usize], self.cuts[shard.0 as usize + 1]);
-        let low = from.clamp(start, end);
-        low - start..to.clamp(low, end) - start
+        // Where a cut lies in the table: on a cache line, as long as the table begins on one.
+        let place = |cut: usize| (cut.clamp(start, end) - start).next_multiple_of(GRAIN).min(end - start);
+        place(self.cuts[shard.0 as usize])..place(self.cuts[shard.0 as usize + 1])
     }
 
     /// The shard of a row.
@@ -183,8 +189,8 @@ impl Layout {
     pub fn parts(&self, tables: &[TableSpec]) -> Vec<Arc<Parts>> {
         let part = |shard, id: TableId, table: &TableSpec| match table {
             TableSpec::Dense { values, rule } | TableSpec::Whole { values, rule } => {
-                let values = values[self.range(id, shard)].to_vec();
-                (PartSpec { form: Form::Dense { len: values.len() }, rule: rule.clone() }, Arc::new(values))
+                let values = Values::from(&values[self.range(id, shard)]);
+                (PartSpec { form: Form::Dense { len: values.len() }, rule: rule.clone() }, values)
             }
             TableSpec::Rows { width, init, rule } => {
                 let form = Form::Rows { width: *width, init: *init };
@@ -215,7 +221,9 @@ mod tests {
             for (table, len) in (0..).map(TableId).zip(&lens) {
                 let mut covered = vec![0; *len];
                 for shard in (0..n_shards as u32).map(ShardId) {
-                    covered[layout.range(table, shard)].iter_mut().for_each(|c| *c += 1);
+                    let range = layout.range(table, shard);
+                    assert!(range.is_empty() || range.start % GRAIN == 0, "seed {seed}: {range:?}");
+                    covered[range].iter_mut().for_each(|c| *c += 1);
                 }
                 assert!(covered.iter().all(|c| *c == 1), "seed {seed}: {lens:?} over {n_shards} shards");
             }
@@ -224,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_whole_table_lies_in_one_shard_and_loads_stay_even() {
-        let table = |n: usize| TableSpec::Whole { values: Arc::new(vec![0.0; n]), rule: Rule::Add };
+        let table = |n: usize| TableSpec::Whole { values: vec![0.0; n].into(), rule: Rule::Add };
         let tables: Vec<TableSpec> = [50, 10, 30, 20, 10].map(table).into();
         let layout = Layout::of(&tables, 2);
         let load = |shard| (0..5).map(|t| layout.range(TableId(t), ShardId(shard)).len()).sum::<usize>();
@@ -239,8 +247,8 @@ mod tests {
 
     #[test]
     fn large_tables_leave_something_for_servers_to_come_and_small_ones_cost_no_more_messages() {
-        let dense = |n: usize| TableSpec::Dense { values: Arc::new(vec![0.0; n]), rule: Rule::Add };
-        let whole = |n: usize| TableSpec::Whole { values: Arc::new(vec![0.0; n]), rule: Rule::Add };
+        let dense = |n: usize| TableSpec::Dense { values: vec![0.0; n].into(), rule: Rule::Add };
+        let whole = |n: usize| TableSpec::Whole { values: vec![0.0; n].into(), rule: Rule::Add };
         let rows = TableSpec::Rows { width: 3, init: Init::Zero, rule: Rule::Add };
         for (tables, want) in [
             (vec![dense(1)], [1, 2]),

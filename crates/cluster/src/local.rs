@@ -5,7 +5,6 @@
 //! worker's own.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use crate::cluster::{Gradients, Program, Pulled, Step};
 use crate::ids::{Slot, TableId};
@@ -34,10 +33,9 @@ impl Averaging {
 /// A program of local steps: `step(part, number, weights)` moves the weights once.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use thalweg_cluster::{Averaging, Cluster, LocalSteps, Rule, Step, TableId, TableSpec};
 ///
-/// let w = TableSpec::Dense { values: Arc::new(vec![0.0; 2]), rule: Rule::Add };
+/// let w = TableSpec::Dense { values: vec![0.0; 2].into(), rule: Rule::Add };
 /// let towards_one = |_: Step, _: u64, w: &mut [f32]| w.iter_mut().for_each(|w| *w -= 0.1 * (*w - 1.0));
 /// let program = LocalSteps::new(Averaging::Local, 5, towards_one);
 /// let run = Cluster::from_env()?.with_slots(2).run(&[w], 20, program)?;
@@ -74,7 +72,7 @@ impl<F: FnMut(Step, u64, &mut [f32])> Program for LocalSteps<F> {
             own.iter_mut().zip(&drawn).for_each(|(w, d)| *w -= d);
             self.own.insert(step.slot, own);
         }
-        vec![(TableId(0), Delta::Dense(Arc::new(drawn)))]
+        vec![(TableId(0), Delta::Dense(drawn.into()))]
     }
 }
 
@@ -85,7 +83,7 @@ mod tests {
 
     /// Slot `k` wants the weight to be `k`; together they want the mean.
     fn settles(averaging: Averaging) -> f32 {
-        let w = TableSpec::Dense { values: Arc::new(vec![9.0]), rule: Rule::Add };
+        let w = TableSpec::Dense { values: vec![9.0].into(), rule: Rule::Add };
         let own = |s: Step, _: u64, w: &mut [f32]| w[0] -= 0.05 * (w[0] - s.slot.0 as f32);
         let cluster = Cluster::from_env().unwrap().with_slots(3);
         cluster.run(&[w], 120, LocalSteps::new(averaging, 4, own)).unwrap().pulled[&TableId(0)][0]

@@ -15,10 +15,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::Refusal;
-use crate::ids::{Epoch, Peer, ServerId, ShardId, Slot, TableId};
+use crate::ids::{Epoch, Peer, ServerId, ShardId, Slot};
 use crate::message::{Answer, Behind, Call, Data, Done, Outcome, Outgoing};
 use crate::state::{Plan, Pushed, Record, Sent, Snapshot, State, Update};
-use crate::table::{Delta, Values, sum};
+use crate::table::{Delta, sum};
 use crate::view::Chain;
 
 /// A newcomer that lags behind by more records than this, or by as many values as the state has, holds up answers.
@@ -39,7 +39,6 @@ pub struct Replica {
     log: Log,                          // what the one after this has not acknowledged
     open: BTreeMap<Slot, Arc<Update>>, // gradients of the round under way
     open_order: Vec<Slot>,             // as they came
-    sums: BTreeMap<TableId, Values>,   // of the last round: memory for the next
     waiting: BTreeMap<Slot, Waiting>,
     snapshots: Vec<Snapshot>,
     unfit: Option<Refusal>,
@@ -117,7 +116,6 @@ impl Replica {
             log: Log::default(),
             open: BTreeMap::new(),
             open_order: Vec::new(),
-            sums: BTreeMap::new(),
             waiting: BTreeMap::new(),
             snapshots: Vec::new(),
             unfit: None,
@@ -224,13 +222,7 @@ impl Replica {
         for table in open.values().flat_map(|u| u.keys()) {
             if !total.contains_key(table) {
                 let deltas = order.iter().filter_map(|slot| open[slot].get(table));
-                let sum = sum(deltas, self.sums.remove(table)).expect("this table is in one of them");
-                if let Delta::Dense(values) = &sum
-                    && slots.len() > 1
-                {
-                    self.sums.insert(*table, values.clone());
-                }
-                total.insert(*table, sum);
+                total.insert(*table, sum(deltas).expect("this table is in one of them"));
             }
         }
         let clock = self.state.as_ref().expect("a head has its state").version();

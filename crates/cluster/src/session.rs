@@ -143,6 +143,11 @@ impl Session {
         }
     }
 
+    /// The same, whose calls are numbered from here on.
+    pub fn counting_from(self, next_call: CallId) -> Self {
+        Self { next_call: next_call.0, ..self }
+    }
+
     /// Begins a call of a slot that has none under way: a push at its clock, or a pull, or both.
     pub fn call(&mut self, slot: Slot, requests: Vec<Request>, now: Time) -> Vec<Outgoing> {
         let mut out = Vec::new();
@@ -152,6 +157,11 @@ impl Session {
             self.send_due(now, &mut out);
         }
         out
+    }
+
+    /// The number of the next call. Those of a slot, one for each shard, follow each other.
+    pub fn next_call(&self) -> CallId {
+        CallId(self.next_call)
     }
 
     /// Takes in one message.

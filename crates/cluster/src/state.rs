@@ -14,7 +14,8 @@ use crate::mechanisms::Mechanisms;
 use crate::rule::Registry;
 use crate::snapshot::Cuts;
 use crate::sync::Sync;
-use crate::table::{Contents, Delta, PartSpec, Table, Values, Version, Want};
+use crate::table::{Contents, Delta, PartSpec, Table, Version, Want};
+use crate::values::Values;
 
 /// The gradients of one push, for the tables it touches. A push without any only moves the clock.
 pub type Update = BTreeMap<TableId, Delta>;
@@ -359,12 +360,12 @@ mod tests {
     fn shard(sync: Sync, n_slots: usize) -> State {
         let mut state = State::new(Arc::new(Plan::new(sync, n_slots)));
         let spec = PartSpec { form: Form::Dense { len: 1 }, rule: Rule::Add };
-        state.apply(&Record::Create(Arc::new(Parts::from([(T, (spec, Arc::new(vec![0.0])))]))));
+        state.apply(&Record::Create(Arc::new(Parts::from([(T, (spec, vec![0.0].into()))]))));
         state
     }
 
     fn add(v: f32) -> Arc<Update> {
-        Arc::new(Update::from([(T, Delta::Dense(Arc::new(vec![v])))]))
+        Arc::new(Update::from([(T, Delta::Dense(vec![v].into()))]))
     }
 
     fn wants() -> Wants {
@@ -420,7 +421,7 @@ mod tests {
     fn what_is_done_to_a_whole_round_is_done_to_its_sum_and_to_no_single_push() {
         let halved = |sum: &Update| -> Update {
             let half = |delta: &Delta| match delta {
-                Delta::Dense(values) => Delta::Dense(Arc::new(values.iter().map(|v| v / 2.0).collect())),
+                Delta::Dense(values) => Delta::Dense(values.iter().map(|v| v / 2.0).collect()),
                 other => other.clone(),
             };
             sum.iter().map(|(id, delta)| (*id, half(delta))).collect()
@@ -454,7 +455,7 @@ mod tests {
         assert!(!state.readable(Slot(1), 0, &wants(), false), "slot 0 has not created it yet");
         assert!(!state.readable(Slot(1), 0, &never, false), "nor this one");
         let spec = PartSpec { form: Form::Dense { len: 1 }, rule: Rule::Add };
-        state.apply(&Record::Create(Arc::new(Parts::from([(T, (spec, Arc::new(vec![0.0])))]))));
+        state.apply(&Record::Create(Arc::new(Parts::from([(T, (spec, vec![0.0].into()))]))));
         assert!(state.readable(Slot(1), 0, &wants(), false));
         assert!(state.readable(Slot(1), 0, &never, false));
         assert_eq!(state.read(0, &never), Err(Refusal::NoTable { table: TableId(7) }));
@@ -464,7 +465,7 @@ mod tests {
     fn a_table_created_twice_is_created_once_and_never_otherwise() {
         let state = shard(Sync::Bsp, 1);
         let part = |len, rule| {
-            Parts::from([(T, (PartSpec { form: Form::Dense { len }, rule }, Arc::new(vec![0.0; len])))])
+            Parts::from([(T, (PartSpec { form: Form::Dense { len }, rule }, vec![0.0; len].into()))])
         };
         assert_eq!(state.missing(&part(1, Rule::Add)), Ok(Parts::new()));
         assert_eq!(state.missing(&part(2, Rule::Add)), Err(Refusal::Mismatch { table: T }));

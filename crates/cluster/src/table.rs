@@ -16,9 +16,7 @@ use crate::codec::Encoded;
 use crate::error::Refusal;
 use crate::ids::TableId;
 use crate::rule::{Registry, Rule, UpdateRule};
-
-/// Numbers that are shared, not copied.
-pub type Values = Arc<Vec<f32>>;
+use crate::values::Values;
 
 /// Values that one thread adds up before the next piece: they stay in its cache.
 const PIECE: usize = 1 << 14;
@@ -116,9 +114,9 @@ impl Delta {
     /// The same without packing.
     pub fn unpacked(&self) -> Delta {
         match self {
-            Delta::Packed(encoded) => Delta::Dense(Arc::new(encoded.decode())),
-            Delta::PackedRows(rows, encoded) => Delta::Rows(rows.clone(), Arc::new(encoded.decode())),
-            Delta::Cut(values, range) => Delta::Dense(Arc::new(values[range.clone()].to_vec())),
+            Delta::Packed(encoded) => Delta::Dense(encoded.decode()),
+            Delta::PackedRows(rows, encoded) => Delta::Rows(rows.clone(), encoded.decode()),
+            Delta::Cut(values, range) => Delta::Dense(values[range.clone()].into()),
             other => other.clone(),
         }
     }
@@ -162,19 +160,9 @@ pub struct Table {
 
 #[derive(Clone)]
 enum Body {
-    Dense { values: Values, state: Values, previous: Option<Values>, spare: Spare },
+    Dense { values: Values, state: Values, previous: Option<Values> },
     // A row is its values followed by the rule's state. `previous` holds what the last round replaced.
     Rows { rows: BTreeMap<u64, Values>, previous: BTreeMap<u64, Option<Values>> },
-}
-
-/// An older version that is not read any more: memory for the next one. A copy of a table has none.
-#[derive(Default)]
-struct Spare(Option<Values>);
-
-impl Clone for Spare {
-    fn clone(&self) -> Self {
-        Self(None)
-    }
 }
 
 impl Table {
@@ -191,8 +179,8 @@ impl Table {
         };
         let body = match spec.form {
             Form::Dense { len } if len == values.len() => {
-                let state = Arc::new(rule.first_state(len));
-                Body::Dense { values: values.clone(), state, previous: None, spare: Spare::default() }
+                let state = rule.first_state(len).into();
+                Body::Dense { values: values.clone(), state, previous: None }
             }
             Form::Rows { .. } if values.is_empty() => {
                 Body::Rows { rows: BTreeMap::new(), previous: BTreeMap::new() }
@@ -228,13 +216,13 @@ impl Table {
     pub fn update(&mut self, step: u64, delta: &Delta, keep: bool) {
         let (rule, spec) = (&self.rule, &self.spec);
         match (&mut self.body, delta) {
-            (Body::Dense { values, state, previous, spare }, Delta::Dense(grad)) => {
-                // An older version's memory, when nobody reads it any more.
-                let mut out = reuse([previous.take(), spare.0.take()], values.len());
-                let state: &mut Vec<f32> = Arc::make_mut(state);
-                rule.update(step, values, grad, state, Arc::get_mut(&mut out).expect("nobody else has it"));
+            (Body::Dense { values, state, previous }, Delta::Dense(grad)) => {
+                // An older version's memory comes back, when nobody reads it any more.
+                *previous = None;
+                let mut out = Values::scratch(values.len());
+                rule.update(step, values, grad, state.make_mut(), out.make_mut());
                 let old = std::mem::replace(values, out);
-                *(if keep { previous } else { &mut spare.0 }) = Some(old);
+                *previous = keep.then_some(old);
             }
             (Body::Rows { rows, previous }, Delta::Rows(keys, grads)) => {
                 let Form::Rows { width, init } = spec.form else { unreachable!("the body is of the form") };
@@ -253,7 +241,7 @@ impl Table {
                     let (value, state) = row.split_at_mut(width);
                     rule.update(step, value, grad, state, &mut out);
                     value.copy_from_slice(&out);
-                    rows.insert(key, Arc::new(row));
+                    rows.insert(key, row.into());
                     if keep {
                         previous.insert(key, old);
                     }
@@ -266,7 +254,7 @@ impl Table {
     /// A round that brought nothing for this table: the previous version is the current one.
     pub fn skip(&mut self) {
         match &mut self.body {
-            Body::Dense { previous, spare, .. } => spare.0 = previous.take().or(spare.0.take()),
+            Body::Dense { previous, .. } => *previous = None,
             Body::Rows { previous, .. } => previous.clear(),
         }
     }
@@ -287,7 +275,7 @@ impl Table {
                     .ok_or_else(|| Refusal::UnknownFunction { function: name.clone() })?;
                 let (values, shape) = self.all(version);
                 // What lies elsewhere has nothing to say here.
-                Ok(Arc::new(if values.is_empty() { Vec::new() } else { function(&values, &shape, args) }))
+                Ok(if values.is_empty() { Values::default() } else { function(&values, &shape, args).into() })
             }
             (Body::Rows { rows, previous }, Want::Rows(keys)) => {
                 rising(table, keys)?;
@@ -302,7 +290,7 @@ impl Table {
                         None => out.extend(init.row(*key, width)),
                     }
                 }
-                Ok(Arc::new(out))
+                Ok(out.into())
             }
             (_, Want::Rows(keys)) => Err(form(table, &self.spec, format!("{} row numbers", keys.len()))),
             (_, Want::Dense) => Err(form(table, &self.spec, "a pull of all values".into())),
@@ -321,7 +309,7 @@ impl Table {
         let there = rows.iter().filter_map(|(key, row)| before(key).map_or(Some(row), Option::as_ref));
         let values: Vec<f32> = there.flat_map(|row| &row[..*width]).copied().collect();
         let n = values.len().checked_div(*width).unwrap_or(0);
-        (Arc::new(values), vec![n, *width])
+        (values.into(), vec![n, *width])
     }
 
     fn dense(&self, version: Version) -> &Values {
@@ -335,7 +323,7 @@ impl Table {
     /// Everything it holds.
     pub fn stored(&self) -> Contents {
         match self.body.clone() {
-            Body::Dense { values, state, previous, .. } => Contents::Dense { values, state, previous },
+            Body::Dense { values, state, previous } => Contents::Dense { values, state, previous },
             Body::Rows { rows, previous } => Contents::Rows { rows, previous },
         }
     }
@@ -357,7 +345,7 @@ impl Table {
             Contents::Dense { values, state, previous }
                 if state.len() == state_len && previous.as_ref().is_none_or(|p| p.len() == len) =>
             {
-                new.body = Body::Dense { values, state, previous, spare: Spare::default() };
+                new.body = Body::Dense { values, state, previous };
                 Ok(new)
             }
             _ => Err(form(table, &new.spec, "state of another size".into())),
@@ -383,7 +371,7 @@ impl Table {
     pub(crate) fn hash(&self, h: &mut impl Hasher) {
         let mut floats = |values: &[f32]| values.iter().for_each(|v| h.write_u32(v.to_bits()));
         match &self.body {
-            Body::Dense { values, state, previous, .. } => {
+            Body::Dense { values, state, previous } => {
                 floats(values);
                 floats(state);
                 previous.iter().for_each(|p| floats(p));
@@ -439,17 +427,8 @@ impl fmt::Debug for Table {
     }
 }
 
-/// Memory of the first of these that nobody else has, or fresh memory, for `len` values. Fresh pages cost more
-/// than what is written into them.
-pub(crate) fn reuse(old: impl IntoIterator<Item = Option<Values>>, len: usize) -> Values {
-    let free = |v: &mut Values| v.len() == len && Arc::get_mut(v).is_some();
-    let found = old.into_iter().flatten().find_map(|mut v| free(&mut v).then_some(v));
-    found.unwrap_or_else(|| Arc::new(vec![0.0; len]))
-}
-
-/// Adds up deltas in the order given. Rows that occur in several are added in that order too. `old` is an earlier sum
-/// whose memory may be used.
-pub fn sum<'a>(deltas: impl IntoIterator<Item = &'a Delta>, old: Option<Values>) -> Option<Delta> {
+/// Adds up deltas in the order given. Rows that occur in several are added in that order too.
+pub fn sum<'a>(deltas: impl IntoIterator<Item = &'a Delta>) -> Option<Delta> {
     let mut deltas = deltas.into_iter();
     let first = deltas.next()?;
     let mut rest = deltas.peekable();
@@ -463,9 +442,8 @@ pub fn sum<'a>(deltas: impl IntoIterator<Item = &'a Delta>, old: Option<Values>)
                 &values[..]
             });
             let rest: Vec<&[f32]> = values.collect();
-            let mut total = reuse([old], first.len());
-            let out = Arc::get_mut(&mut total).expect("nobody else has it");
-            par_chunks_mut(out, PIECE, |start, out| {
+            let mut total = Values::scratch(first.len());
+            par_chunks_mut(total.make_mut(), PIECE, |start, out| {
                 out.copy_from_slice(&first[start..][..out.len()]);
                 for values in &rest {
                     out.iter_mut().zip(&values[start..]).for_each(|(t, v)| *t += v);
@@ -490,7 +468,7 @@ pub fn sum<'a>(deltas: impl IntoIterator<Item = &'a Delta>, old: Option<Values>)
                 }
             }
             let keys = rows.keys().copied().collect();
-            Some(Delta::Rows(Arc::new(keys), Arc::new(rows.into_values().flatten().collect())))
+            Some(Delta::Rows(Arc::new(keys), rows.into_values().flatten().collect()))
         }
     }
 }
@@ -519,7 +497,7 @@ mod tests {
     }
 
     fn delta(keys: &[u64], values: &[f32]) -> Delta {
-        Delta::Rows(Arc::new(keys.to_vec()), Arc::new(values.to_vec()))
+        Delta::Rows(Arc::new(keys.to_vec()), values.into())
     }
 
     fn read(table: &Table, version: Version, keys: &[u64]) -> Vec<f32> {
@@ -564,8 +542,8 @@ mod tests {
         let big = 2f32.powi(24);
         let deltas =
             [delta(&[1, 5], &[big, 1.0]), delta(&[5], &[2.0]), delta(&[1], &[1.0]), delta(&[1], &[-big])];
-        assert_eq!(sum(&deltas, None), Some(delta(&[1, 5], &[(big + 1.0) - big, 3.0])));
-        assert_eq!(sum(&[], None), None);
+        assert_eq!(sum(&deltas), Some(delta(&[1, 5], &[(big + 1.0) - big, 3.0])));
+        assert_eq!(sum(&[]), None);
     }
 
     #[test]

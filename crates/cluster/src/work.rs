@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use crate::cluster::{Program, Pulled, Run, Step};
 use crate::codec::Codec;
-use crate::dividing::Gathered;
 use crate::doing::Doing;
 use crate::error::ClusterError;
 use crate::ids::{Clock, ShardId, Slot, TableId};
@@ -35,7 +34,6 @@ pub(crate) struct Work<'a> {
     pub asked: BTreeMap<Slot, Wants>, // what each slot's call under way reads
     pub codec: Codec,
     pub encoders: Encoders,
-    pub gathered: Gathered,
 }
 
 impl Work<'_> {
@@ -76,11 +74,7 @@ impl Work<'_> {
                             return Ok(Run { pulled, slot, clock, keeper, steps, waited, elapsed, traffic });
                         }
                         let wants = self.asked.remove(&slot).unwrap_or_default();
-                        let pulled = self.gathered.gather(
-                            &self.layout,
-                            &wants,
-                            &reads.into_iter().flatten().collect::<Vec<_>>(),
-                        );
+                        let pulled = self.layout.gather(&wants, reads.into_iter().flatten().collect());
                         let was = owned.insert(slot, clock);
                         // The last read of a slot waits for everybody: it comes twice at this clock.
                         if clock >= self.clocks && was == Some(clock) {
@@ -248,11 +242,12 @@ impl Work<'_> {
     }
 
     fn call(&mut self, slot: Slot, wants: Wants, requests: Vec<Request>) {
+        let places = self.layout.places(&wants);
         self.asked.insert(slot, wants);
         self.node.step(|worker, now| {
             // The slot may have gone and come back while this was computed, with another clock: then it begins anew.
             let gone = worker.has_dropped(slot);
-            if gone { Vec::new() } else { worker.session().call(slot, requests, now) }
+            if gone { Vec::new() } else { worker.call(slot, requests, places, now) }
         });
     }
 }

@@ -26,7 +26,7 @@ fn keys() -> Arc<Vec<u64>> {
 
 impl Program for &mut Summing {
     fn wants(&mut self, step: Step, _tables: &[TableSpec]) -> Wants {
-        let compute = |of| Want::Compute(of, self.function.to_owned(), Arc::new(vec![2.0]));
+        let compute = |of| Want::Compute(of, self.function.to_owned(), vec![2.0].into());
         let mut wants = Wants::from([(OF_DENSE, compute(DENSE)), (OF_ROWS, compute(ROWS))]);
         if step.clock == 4 {
             wants.extend([(DENSE, Want::Dense), (ROWS, Want::Rows(keys()))]);
@@ -38,8 +38,8 @@ impl Program for &mut Summing {
         if step.slot.0 == 0 {
             self.seen.push((pulled[&OF_DENSE].iter().sum(), pulled[&OF_ROWS].iter().sum()));
         }
-        let dense = Delta::Dense(Arc::new(vec![1.0; 100]));
-        let rows = Delta::Rows(keys(), Arc::new((0..80).map(|i| f32::from(i % 2 == 0)).collect()));
+        let dense = Delta::Dense(vec![1.0; 100].into());
+        let rows = Delta::Rows(keys(), (0..80).map(|i| f32::from(i % 2 == 0)).collect());
         vec![(DENSE, dense), (ROWS, rows)]
     }
 }
@@ -48,7 +48,7 @@ impl Program for &mut Summing {
 fn run(function: &'static str) -> Result<(Run, Vec<(f32, f32)>), ClusterError> {
     let registry = Registry::default().compute("squares", |values, factor| values.square().sum(()) * factor);
     let tables = [
-        TableSpec::Dense { values: Arc::new(vec![0.0; 100]), rule: Rule::Add },
+        TableSpec::Dense { values: vec![0.0; 100].into(), rule: Rule::Add },
         TableSpec::Rows { width: 2, init: Init::Zero, rule: Rule::Add },
     ];
     let mut summing = Summing { function, seen: Vec::new() };
@@ -63,7 +63,7 @@ fn servers_compute_with_tensors_where_the_values_lie() {
     let after = |clock: u32| (2 * clock * 2 * clock * 2) as f32;
     let want: Vec<(f32, f32)> = (0..4).map(|clock| (100.0 * after(clock), 40.0 * after(clock))).collect();
     assert_eq!(seen, want);
-    assert_eq!(run.pulled[&DENSE].as_slice(), [8.0; 100]);
+    assert_eq!(run.pulled[&DENSE][..], [8.0; 100]);
     assert_eq!(run.pulled[&OF_DENSE].len(), 2, "one result of each shard");
     assert_eq!(run.pulled[&OF_DENSE].iter().sum::<f32>(), 100.0 * after(4));
     assert_eq!(run.pulled[&OF_ROWS].iter().sum::<f32>(), 40.0 * after(4));
@@ -77,11 +77,11 @@ fn a_function_that_nobody_registered_is_refused_by_name() {
 
 /// Steps towards 3 with pushes that were made smaller; the distance that is left, and the bytes that were sent.
 fn squeezed(codec: Codec) -> (f32, u64) {
-    let table = TableSpec::Dense { values: Arc::new(vec![0.0; 20_000]), rule: Rule::Sgd { lr: 0.1 } };
+    let table = TableSpec::Dense { values: vec![0.0; 20_000].into(), rule: Rule::Sgd { lr: 0.1 } };
     let cluster = Cluster::from_env().unwrap().with_slots(2).with_shards(2).with_codec(codec);
     let towards = |_: Step, pulled: &Pulled| {
         let gradient = pulled[&DENSE].iter().map(|w| (w - 3.0) / 2.0).collect();
-        vec![(DENSE, Delta::Dense(Arc::new(gradient)))]
+        vec![(DENSE, Delta::Dense(gradient))]
     };
     let run = cluster.run(&[table], 60, towards).unwrap();
     let furthest = run.pulled[&DENSE].iter().map(|w| (w - 3.0).abs()).fold(0.0, f32::max);
@@ -99,11 +99,11 @@ fn squeezed_rows(codec: Codec) -> (f32, u64) {
         fn compute(&mut self, step: Step, pulled: &Pulled) -> Gradients {
             let Want::Rows(rows) = &self.0[step.slot.0 as usize] else { panic!() };
             let gradient = pulled[&ROWS].iter().map(|w| w - 3.0).collect();
-            vec![(ROWS, Delta::Rows(rows.clone(), Arc::new(gradient)))]
+            vec![(ROWS, Delta::Rows(rows.clone(), gradient))]
         }
     }
     let halves = [0..N, N..2 * N].map(|rows| Want::Rows(Arc::new(rows.collect())));
-    let empty = TableSpec::Dense { values: Arc::new(Vec::new()), rule: Rule::Add };
+    let empty = TableSpec::Dense { values: Vec::new().into(), rule: Rule::Add };
     let table = TableSpec::Rows { width: 16, init: Init::Zero, rule: Rule::Sgd { lr: 0.1 } };
     let cluster = Cluster::from_env().unwrap().with_slots(2).with_shards(2).with_codec(codec);
     let run = cluster.run(&[empty, table], 60, Halves(halves.to_vec())).unwrap();
@@ -151,12 +151,12 @@ impl thalweg_cluster::UpdateRule for Faulty {
 #[test]
 fn a_panic_on_a_server_is_an_error_with_its_message() {
     let run = |rule: Rule, wants: Wants| {
-        let table = TableSpec::Dense { values: Arc::new(vec![0.0; 4]), rule };
+        let table = TableSpec::Dense { values: vec![0.0; 4].into(), rule };
         let registry = Registry::default().rule("faulty", Faulty);
         let registry = registry.function("faulty", |_, _, _| -> Vec<f32> { panic!("a bug in a function") });
         Cluster::with(registry).unwrap().run(&[table], 10, Asking(wants)).unwrap_err()
     };
-    let compute = Want::Compute(DENSE, "faulty".into(), Arc::default());
+    let compute = Want::Compute(DENSE, "faulty".into(), Default::default());
     for (error, says) in [
         (run(Rule::Named("faulty".into()), Wants::from([(DENSE, Want::Dense)])), "a bug in a rule"),
         (run(Rule::Add, Wants::from([(OF_DENSE, compute)])), "a bug in a function"),
@@ -173,7 +173,7 @@ impl Program for Asking {
     }
 
     fn compute(&mut self, _step: Step, _pulled: &Pulled) -> Gradients {
-        vec![(DENSE, Delta::Dense(Arc::new(vec![1.0; 4])))]
+        vec![(DENSE, Delta::Dense(vec![1.0; 4].into()))]
     }
 }
 
@@ -194,11 +194,11 @@ impl Program for Astray {
 
 #[test]
 fn a_read_of_a_table_that_nobody_creates_is_an_error_that_names_it() {
-    let compute = Want::Compute(TableId(7), "squares".into(), Arc::new(vec![]));
+    let compute = Want::Compute(TableId(7), "squares".into(), vec![].into());
     for (clock, want) in [(0, Want::Dense), (2, Want::Dense), (0, Want::Rows(keys())), (1, compute)] {
         let (send, ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let tables = [TableSpec::Dense { values: Arc::new(vec![0.0; 100]), rule: Rule::Add }];
+            let tables = [TableSpec::Dense { values: vec![0.0; 100].into(), rule: Rule::Add }];
             let cluster = Cluster::from_env().unwrap().with_slots(2).with_shards(2);
             send.send(cluster.run(&tables, 4, Astray(clock, want)).map(|_| ()))
         });

@@ -12,7 +12,7 @@ use thalweg_cluster::net::process::{self, ServerProcess, WorkerProcess};
 use thalweg_cluster::session::{Event, Request};
 use thalweg_cluster::state::{Pushed, Update, Wants};
 use thalweg_cluster::table::{Delta, Want};
-use thalweg_cluster::{Layout, Registry, Rule, Slot, TableId, TableSpec};
+use thalweg_cluster::{Layout, Registry, Rule, Slot, TableId, TableSpec, Values};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const T: TableId = TableId(0);
@@ -80,13 +80,13 @@ fn a_changed_bit_ends_the_connection_and_every_push_counts_once() {
     let server = Node::new(server, server_config.membership(), server_config.security.clone());
     server.listen(listener);
 
-    let tables = [TableSpec::Dense { values: Arc::new(vec![0.0; VALUES]), rule: Rule::Add }];
+    let tables = [TableSpec::Dense { values: vec![0.0; VALUES].into(), rule: Rule::Add }];
     let worker_config = config("worker", &first.coordinator);
     let worker = WorkerProcess::new(&worker_config, Layout::of(&tables, 1).parts(&tables));
     let worker = Node::new(worker, worker_config.membership(), worker_config.security.clone());
     let gained = worker.wait(PATIENCE, WorkerProcess::take_event).expect("the slot is given out");
     assert!(matches!(gained, Event::Gained { slot: Slot(0), clock: 0 }), "{gained:?}");
-    let gradient = Arc::new((0..VALUES).map(|i| (i % 8) as f32).collect::<Vec<_>>());
+    let gradient: Values = (0..VALUES).map(|i| (i % 8) as f32).collect();
     for clock in 1..=CLOCKS {
         let push = Some(Arc::new(Update::from([(T, Delta::Dense(gradient.clone()))])));
         let pull = Some(Arc::new(Wants::from([(T, Want::Dense)])));

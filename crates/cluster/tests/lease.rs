@@ -45,11 +45,11 @@ fn config(role: &str, name: &str, coordinator: &str, [n_servers, lease]: [&str; 
 }
 
 fn table() -> [TableSpec; 1] {
-    [TableSpec::Dense { values: Arc::new(vec![1.0; 4]), rule: Rule::Named("slow".into()) }]
+    [TableSpec::Dense { values: vec![1.0; 4].into(), rule: Rule::Named("slow".into()) }]
 }
 
 fn push() -> Vec<Request> {
-    let push = Update::from([(T, Delta::Dense(Arc::new(vec![2.0; 4])))]);
+    let push = Update::from([(T, Delta::Dense(vec![2.0; 4].into()))]);
     let pull = Wants::from([(T, Want::Dense)]);
     vec![Request { push: Some(Arc::new(push)), pull: Some(Arc::new(pull)), ..Request::default() }]
 }

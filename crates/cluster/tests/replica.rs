@@ -48,7 +48,7 @@ impl Two {
 
     /// The next push of the only slot, with values or none.
     fn push(&mut self, values: bool) -> Vec<Data> {
-        let delta = values.then(|| (T, Delta::Dense(Arc::new(vec![1.0; 4]))));
+        let delta = values.then(|| (T, Delta::Dense(vec![1.0; 4].into())));
         let spec = PartSpec { form: Form::Dense { len: 4 }, rule: Rule::Add };
         let call = Call {
             epoch: Epoch(1),
@@ -56,7 +56,7 @@ impl Two {
             id: CallId(self.clock + 1),
             slot: Slot(0),
             clock: self.clock,
-            create: Some(Arc::new(Parts::from([(T, (spec, Arc::new(vec![0.0; 4])))]))),
+            create: Some(Arc::new(Parts::from([(T, (spec, vec![0.0; 4].into()))]))),
             push: Some(Arc::new(Update::from_iter(delta))),
             pull: None,
             fresh: false,

@@ -16,6 +16,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering::Acquire, fence};
 
 use memmap2::MmapMut;
 
@@ -40,7 +41,7 @@ enum Owner {
     /// Mapped here, `capacity` bytes of its own.
     Mapped(#[expect(dead_code, reason = "unmaps the memory when dropped")] MmapMut),
     /// A part of a larger block, which no other part overlaps.
-    Part(#[expect(dead_code, reason = "held to keep the memory alive")] Arc<Block>),
+    Part(Arc<Block>),
     /// Lent by something that must stay alive: a memory-mapped file.
     Lent(#[expect(dead_code, reason = "held to keep the memory alive")] Arc<dyn Any + Send + Sync>),
 }
@@ -139,6 +140,30 @@ impl Buffer {
         Some(lens.iter().map(part).collect())
     }
 
+    /// The values of [`Buffer::side_by_side`] as one again, without a copy. They come back as they were when they are not all
+    /// of them in their order, or when somebody else holds one.
+    pub fn join(parts: Vec<Self>) -> Result<Self, Vec<Self>> {
+        let whole = parts.first().and_then(|part| match &part.block.owner {
+            Owner::Part(whole) => Some(whole.clone()),
+            _ => None,
+        });
+        let Some(whole) = whole else { return Err(parts) };
+        let dtype = parts[0].dtype;
+        let mut end = whole.ptr.addr().get();
+        let follows = |part: &Self| {
+            let here = part.block.ptr.addr().get() == end && part.dtype == dtype && part.is_unique();
+            end += part.len * dtype.size();
+            here && matches!(&part.block.owner, Owner::Part(of) if Arc::ptr_eq(of, &whole))
+        };
+        // Each part holds the whole, and so does this function: nobody is left who could write, or read what is written.
+        if !parts.iter().all(follows) || Arc::strong_count(&whole) != parts.len() + 1 {
+            return Err(parts);
+        }
+        let len = parts.iter().map(Self::len).sum();
+        drop(parts);
+        Ok(Self { block: ManuallyDrop::new(whole), dtype, len })
+    }
+
     /// A copy of a slice.
     pub fn from_slice<T: Element>(data: &[T]) -> Self {
         let mut buffer = Self::scratch(T::DTYPE, data.len());
@@ -204,7 +229,10 @@ impl Buffer {
 
     /// Whether nobody else holds this memory, so that it may be overwritten.
     pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.block) == 1 && !matches!(self.block.owner, Owner::Lent(_))
+        let unique = Arc::strong_count(&self.block) == 1 && !matches!(self.block.owner, Owner::Lent(_));
+        // Whoever held it on another thread has read it before letting go of it.
+        fence(Acquire);
+        unique
     }
 
     /// Whether two buffers are the same memory.
@@ -476,6 +504,39 @@ mod tests {
         drop(parts);
         assert_eq!(middle.as_slice::<f32>(), [1.0; 32]);
         assert!(Buffer::side_by_side(DType::F32, &[3, 16]).is_none());
+    }
+
+    #[test]
+    fn parts_become_one_when_all_of_them_are_there_and_nobody_else_holds_one() {
+        let parts = || {
+            let mut parts = Buffer::side_by_side(DType::F32, &[16, 32, 3]).unwrap();
+            parts.iter_mut().zip([1.0f32, 2.0, 3.0]).for_each(|(part, v)| part.as_mut_slice().fill(v));
+            parts
+        };
+        let at = parts();
+        let at = (at[0].bytes().as_ptr(), Buffer::join(at).unwrap());
+        assert_eq!(at.0, at.1.bytes().as_ptr());
+        assert!(at.1.is_unique());
+        let want: Vec<f32> = [[1.0; 16].as_slice(), &[2.0; 32], &[3.0; 3]].concat();
+        assert_eq!(at.1.as_slice::<f32>(), want);
+
+        let held = parts();
+        let holds = held[1].clone();
+        let held = Buffer::join(held).unwrap_err();
+        drop(holds);
+        assert!(Buffer::join(held).is_ok(), "nobody holds it any more");
+        let mut swapped = parts();
+        swapped.swap(0, 1);
+        assert!(Buffer::join(swapped).is_err());
+        let (mut lacking, mut others) = (parts(), parts());
+        let last = lacking.pop();
+        let lacking = Buffer::join(lacking).unwrap_err();
+        drop(last);
+        assert_eq!(Buffer::join(lacking).unwrap().len(), 48, "nobody has the rest");
+        others[2] = parts().remove(2);
+        assert!(Buffer::join(others).is_err());
+        assert!(Buffer::join(vec![]).is_err());
+        assert!(Buffer::join(vec![Buffer::zeros(DType::F32, 4)]).is_err());
     }
 
     #[test]

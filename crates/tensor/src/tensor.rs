@@ -101,6 +101,15 @@ impl Tensor {
         Self::dense(meta, buffer, None)
     }
 
+    /// The elements in row-major order: this tensor's own memory where they lie so and fill it, otherwise a copy.
+    #[track_caller]
+    pub fn to_buffer(&self) -> Buffer {
+        match &self.0.memory {
+            Memory::Ready(buffer) if self.is_contiguous() && buffer.len() == self.numel() => buffer.clone(),
+            _ => self.copied_buffer(),
+        }
+    }
+
     /// Dtype and shape.
     pub fn meta(&self) -> &Meta {
         &self.0.meta

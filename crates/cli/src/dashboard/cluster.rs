@@ -18,10 +18,16 @@ impl Cluster {
         let last = Arc::new(Mutex::new(json!({"error": "not heard of yet"})));
         let told = last.clone();
         std::thread::spawn(move || {
+            let mut said = false;
             loop {
                 let shown = match ask_status(&config) {
                     Ok(report) => shown(&report),
-                    Err(e) => json!({"error": e.to_string()}),
+                    Err(e) => {
+                        if !std::mem::replace(&mut said, true) {
+                            eprintln!("thalweg: {e}; the page shows the cluster once it answers");
+                        }
+                        json!({"error": e.to_string()})
+                    }
                 };
                 *told.lock().unwrap_or_else(PoisonError::into_inner) = shown;
                 std::thread::sleep(Duration::from_secs(1));

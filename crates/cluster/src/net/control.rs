@@ -372,5 +372,6 @@ fn hint(security: &Security, status: Status) -> Failure {
         return status.into();
     }
     let why = in_full(&status);
-    format!("{why}; does it want a secret (THALWEG_SECRET) or a certificate (THALWEG_TLS_CERT)?").into()
+    let asks = "does it want a secret (THALWEG_SECRET) or a certificate (THALWEG_TLS_CERT), or is it another program?";
+    format!("{why}; {asks}").into()
 }

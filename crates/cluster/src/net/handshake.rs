@@ -187,8 +187,8 @@ fn silent(e: io::Error) -> io::Error {
 
 /// A peer that should have begun has not.
 pub fn says_nothing() -> io::Error {
-    let problem = "the peer says nothing; does it want a certificate (THALWEG_TLS_CERT), \
-                   or no secret (THALWEG_SECRET)?";
+    let problem = "the peer says nothing; does it want a certificate (THALWEG_TLS_CERT) \
+                   or no secret (THALWEG_SECRET), or is it another program?";
     io::Error::new(io::ErrorKind::PermissionDenied, problem)
 }
 

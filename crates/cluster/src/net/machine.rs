@@ -1,9 +1,11 @@
 //! What a state machine offers to whoever runs it on sockets.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::ids::{Peer, ServerId};
+use crate::landing::Landing;
 use crate::message::{Message, Outgoing, Time};
 use crate::report::Report;
 use crate::view::Lease;
@@ -44,6 +46,10 @@ pub trait Machine: Send + 'static {
     /// With whom it has a connection, told before each tick.
     fn connected(&mut self, to: BTreeSet<Peer>) {
         let _ = to;
+    }
+    /// Where it wants answers received.
+    fn landing(&self) -> Arc<Landing> {
+        Arc::default()
     }
     /// Who it is.
     fn me(&self) -> Peer;

@@ -501,7 +501,7 @@ impl<M: Machine> Node<M> {
             let _ = frames.write(&mut writer, Lanes::sharing(outlet));
             writer.shutdown();
         });
-        let mut incoming = Incoming::sharing(Limits::default(), inlet);
+        let mut incoming = Incoming::new(Limits::default()).sharing(inlet).landing(self.lock().landing());
         let mut reading = Reading::new(stream);
         // A malformed frame, or half of one, ends this connection and nothing else.
         while let Ok(Ok(Some((from, message)))) = reading.as_mut().map(|r| r.next(&mut incoming)) {

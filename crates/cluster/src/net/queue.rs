@@ -95,7 +95,7 @@ mod tests {
 
     fn push(clock: u64) -> Data {
         let rows = (0..16).map(|i| i * clock).collect();
-        let delta = Delta::Rows(Arc::new(rows), Arc::new(vec![1.0; 1600]));
+        let delta = Delta::Rows(Arc::new(rows), vec![1.0; 1600].into());
         Data::Call(Call {
             epoch: Epoch(1),
             shard: ShardId(0),

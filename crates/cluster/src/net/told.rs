@@ -55,10 +55,11 @@ impl AllTold {
         let (since, clock) = std::mem::replace(&mut told.since, (now, told.clock));
         let passed = now.saturating_sub(since).as_secs_f32().max(1e-3);
         let silence = now.saturating_sub(told.at);
-        let waiting_for = match held {
-            Some(held) if told.waiting_for.is_empty() || matches!(peer, Peer::Worker(_)) => held,
-            Some(held) => format!("{held}; {}", told.waiting_for),
-            None => told.waiting_for.clone(),
+        let own = (!told.waiting_for.is_empty()).then(|| format!("waits for {}", told.waiting_for));
+        let waiting_for = match (held, own) {
+            (Some(held), Some(own)) if matches!(peer, Peer::Server(_)) => format!("{held}; {own}"),
+            (Some(waits), _) | (None, Some(waits)) => waits,
+            (None, None) => String::new(),
         };
         Some(Progress {
             clock: told.clock,
@@ -168,8 +169,14 @@ mod tests {
             words(Peer::Worker(far), S(9)),
             (String::new(), "in backward for 4.0 s, usually 1.1 s".into())
         );
+        // Without a round that waits, it says itself what it waits for.
+        told.hear(Peer::Server(head), &heartbeat("", "", None), S(9));
+        let alone = told.progress(&view, Peer::Worker(near), S(9)).unwrap().waiting_for;
+        assert_eq!(alone, "waits for shard 0 of server-0");
+        told.hear(Peer::Server(head), &heartbeat("", "", behind), S(9));
+        let mut words = |peer, now| told.progress(&view, peer, now).unwrap().waiting_for;
         // It has said nothing since: what it did then it does still, as far as anybody knows.
         let later = "round 812 waits for worker-7 on host b3, in backward for 7.0 s, usually 1.1 s, not heard of for 3.0 s";
-        assert_eq!(words(Peer::Worker(near), S(12)).0, later);
+        assert_eq!(words(Peer::Worker(near), S(12)), later);
     }
 }

@@ -120,7 +120,7 @@ pub(crate) fn told(
         heartbeat.activity = activity.clone();
         let lasting = troubles.iter().filter(|(_, t)| t.since.elapsed() > PASSING);
         let lasting =
-            lasting.map(|(name, t)| format!("{name} is not reached at {}: {}", t.address, t.problem));
+            lasting.map(|(name, t)| format!("{name}, which is not reached at {}: {}", t.address, t.problem));
         for what in lasting.chain((!lacks.is_empty()).then(|| lacks.to_owned())) {
             let text = &mut heartbeat.waiting_for;
             *text = if text.is_empty() { what } else { format!("{text}; {what}") };

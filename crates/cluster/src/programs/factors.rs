@@ -131,7 +131,7 @@ impl Model for Factors {
                 }
             }
         }
-        let delta = |(keys, values)| Delta::Rows(Arc::new(keys), Arc::new(values));
+        let delta = |(keys, values): (_, Vec<f32>)| Delta::Rows(Arc::new(keys), values.into());
         (TABLES.into_iter().zip(keys.into_iter().zip(gradients).map(delta)).collect(), loss)
     }
 

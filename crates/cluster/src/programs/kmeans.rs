@@ -56,7 +56,7 @@ impl Model for KMeans {
             sum.iter_mut().zip(point.iter().chain(&[1.0])).for_each(|(s, x)| *s += x);
             inertia += f64::from(distance);
         }
-        (vec![(CENTRES, Delta::Rows(Arc::new((0..self.k as u64).collect()), Arc::new(sums)))], inertia)
+        (vec![(CENTRES, Delta::Rows(Arc::new((0..self.k as u64).collect()), sums.into()))], inertia)
     }
 
     fn measure(&self, values: &Pulled) -> BTreeMap<String, f64> {

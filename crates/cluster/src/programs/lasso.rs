@@ -2,7 +2,6 @@
 //! are, damped so that correlated coordinates do not overshoot. Minimises ‖y − Xβ‖² / 2n + λ‖β‖₁ on standardised columns.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use thalweg_core::DType;
 use thalweg_tensor::Tensor;
@@ -73,7 +72,7 @@ fn standardised(column: &[f32]) -> Vec<f32> {
 
 impl Model for Lasso {
     fn learned(&self) -> Vec<Learned> {
-        let spec = TableSpec::Dense { values: Arc::new(vec![0.0; self.columns.len()]), rule: Rule::Add };
+        let spec = TableSpec::Dense { values: vec![0.0; self.columns.len()].into(), rule: Rule::Add };
         vec![Learned::Table { name: "coefficients", rows: self.columns.len(), spec }]
     }
 
@@ -87,7 +86,7 @@ impl Model for Lasso {
         let mut change = vec![0.0; beta.len()];
         change[j] = (best - beta[j]) / step.n_slots as f32;
         let loss = self.objective(&residual, beta) / step.n_slots as f64;
-        (vec![(BETA, Delta::Dense(Arc::new(change)))], loss)
+        (vec![(BETA, Delta::Dense(change.into()))], loss)
     }
 
     fn measure(&self, values: &Pulled) -> BTreeMap<String, f64> {

@@ -147,7 +147,7 @@ pub(super) fn values(learned: &[Learned], n_slots: usize, pulled: &Pulled) -> Pu
         let pulled = pulled.get(&id)?;
         let Learned::Statistics { width, sums, .. } = table else { return Some((id, pulled.clone())) };
         let rows = pulled.chunks_exact(width + n_slots * (1 + sums));
-        Some((id, Arc::new(rows.flat_map(|row| &row[..*width]).copied().collect())))
+        Some((id, rows.flat_map(|row| &row[..*width]).copied().collect()))
     };
     // Behind the tables and the loss lies what servers computed.
     let computed = pulled.range(TableId(learned.len() as u32 + 1)..).map(|(id, v)| (*id, v.clone()));
@@ -165,7 +165,7 @@ pub(super) fn pushed(learned: &[Learned], slot: Slot, n_slots: usize, said: Grad
                 block[0] = 1.0;
                 block[1..].copy_from_slice(said);
             }
-            (id, Delta::Rows(keys.clone(), Arc::new(rows)))
+            (id, Delta::Rows(keys.clone(), rows.into()))
         }
         _ => (id, delta),
     };
@@ -189,13 +189,13 @@ impl Values {
     /// Takes these.
     pub(super) fn set(&self, pulled: &Pulled) {
         for (param, values) in self.0.iter().zip(pulled.values()) {
-            param.set(Tensor::from_slice(values, param.meta().shape));
+            param.set(values.to_tensor(param.meta().shape));
         }
     }
 
     /// By table.
     pub fn by_table(&self) -> Pulled {
-        (0..).map(TableId).zip(self.0.iter().map(|p| Arc::new(p.get().to_vec::<f32>()))).collect()
+        (0..).map(TableId).zip(self.0.iter().map(|p| crate::Values::of(&p.get()))).collect()
     }
 }
 
@@ -217,13 +217,13 @@ mod tests {
         let rule = Latest { width: 1, sums: 1, make };
         let mut row = vec![0.0; 5];
         let mut say = |slot: u32, what: f32| {
-            let said = vec![(TableId(0), Delta::Rows(Arc::new(vec![0]), Arc::new(vec![what])))];
+            let said = vec![(TableId(0), Delta::Rows(Arc::new(vec![0]), vec![what].into()))];
             let Delta::Rows(_, push) = pushed(&table, Slot(slot), 2, said).remove(0).1 else {
                 unreachable!()
             };
             let before = row.clone();
             rule.update(1, &before, &push, &mut [], &mut row);
-            values(&table, 2, &Pulled::from([(TableId(0), Arc::new(row.clone()))]))[&TableId(0)].to_vec()
+            values(&table, 2, &Pulled::from([(TableId(0), row.clone().into())]))[&TableId(0)].to_vec()
         };
         assert_eq!(say(0, 3.0), [3.0]);
         assert_eq!(say(1, 4.0), [7.0]);

@@ -100,7 +100,7 @@ impl Model for Logistic {
     /// No slot has all weights; the first asks the servers what they cost.
     fn wants(&self, step: Step) -> Option<Wants> {
         let features = self.slots(step.n_slots).features[step.slot.0 as usize].clone();
-        let squares = Want::Compute(W, "squares".to_owned(), Arc::default());
+        let squares = Want::Compute(W, "squares".to_owned(), Default::default());
         let cost = (step.slot.0 == 0).then_some((SQUARES, squares));
         Some([(W, Want::Rows(Arc::new(features)))].into_iter().chain(cost).collect())
     }
@@ -121,7 +121,7 @@ impl Model for Logistic {
             loss += f64::from(-margin).exp().ln_1p() / f64::from(n);
         }
         let scaled = features.iter().map(|i| gradient[*i as usize] / self.curvature[*i as usize]).collect();
-        (vec![(W, Delta::Rows(Arc::new(features.clone()), Arc::new(scaled)))], loss)
+        (vec![(W, Delta::Rows(Arc::new(features.clone()), scaled))], loss)
     }
 
     fn measure(&self, values: &Pulled) -> BTreeMap<String, f64> {

@@ -79,7 +79,7 @@ impl Model for Mixture {
             }
             loss -= f64::from(total) / self.points.len() as f64;
         }
-        (vec![(PARTS, Delta::Rows(Arc::new((0..self.k as u64).collect()), Arc::new(sums)))], loss)
+        (vec![(PARTS, Delta::Rows(Arc::new((0..self.k as u64).collect()), sums.into()))], loss)
     }
 
     fn measure(&self, values: &Pulled) -> BTreeMap<String, f64> {

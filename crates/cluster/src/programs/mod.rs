@@ -33,7 +33,6 @@ use crate::state::Wants;
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use std::sync::Arc;
 /// use thalweg_cluster::{Cluster, Gradients, Pulled, Rule, Step, TableId, TableSpec, table::Delta};
 /// use thalweg_cluster::programs::{Learned, Model, Solver};
 ///
@@ -42,7 +41,7 @@ use crate::state::Wants;
 ///
 /// impl Model for Mean {
 ///     fn learned(&self) -> Vec<Learned> {
-///         let spec = TableSpec::Dense { values: Arc::new(vec![0.0]), rule: Rule::Sgd { lr: 0.5 } };
+///         let spec = TableSpec::Dense { values: vec![0.0].into(), rule: Rule::Sgd { lr: 0.5 } };
 ///         vec![Learned::Table { name: "mean", rows: 1, spec }]
 ///     }
 ///
@@ -50,7 +49,7 @@ use crate::state::Wants;
 ///         let own = self.0.iter().skip(step.slot.0 as usize).step_by(step.n_slots);
 ///         let errors: Vec<f32> = own.map(|x| values[&TableId(0)][0] - x).collect();
 ///         let n = self.0.len() as f32;
-///         let gradient = Delta::Dense(Arc::new(vec![errors.iter().sum::<f32>() / n]));
+///         let gradient = Delta::Dense(vec![errors.iter().sum::<f32>() / n].into());
 ///         (vec![(TableId(0), gradient)], errors.iter().map(|e| f64::from(e * e / n)).sum())
 ///     }
 ///

@@ -20,7 +20,7 @@ use crate::layout::{Layout, TableSpec};
 use crate::rule::Registry;
 use crate::state::{Parts, Snapshot, Tables};
 use crate::storage::{Read, Storage};
-use crate::table::{Contents, PartSpec, Table, Values};
+use crate::table::{Contents, PartSpec, Table};
 
 const PART: &str = "tables";
 /// The table behind those that are learned.
@@ -157,7 +157,7 @@ fn rows(
         let width = values.len().checked_div(keys.len()).unwrap_or(0);
         let own = own.get(shard).and_then(|own| usize::try_from(*own.to_vec::<i64>().first()?).ok());
         let kept = keys.iter().zip(values.chunks_exact(width.max(1))).filter(|(key, _)| here(**key as u64));
-        rows.extend(kept.map(|(key, row)| (*key as u64, Values::new(adapted(row, own)))));
+        rows.extend(kept.map(|(key, row)| (*key as u64, adapted(row, own).into())));
         found = true;
     }
     found.then_some(Contents::Rows { rows, previous: BTreeMap::new() })
@@ -195,10 +195,6 @@ fn dense(loaded: &Loaded, name: &str, len: usize) -> Option<Whole> {
 impl Whole {
     fn cut(&self, range: std::ops::Range<usize>) -> Contents {
         let state = self.state.iter().flat_map(|array| &array[range.clone()]).copied().collect();
-        Contents::Dense {
-            values: Values::new(self.values[range].to_vec()),
-            state: Arc::new(state),
-            previous: None,
-        }
+        Contents::Dense { values: self.values[range].into(), state, previous: None }
     }
 }

@@ -210,7 +210,7 @@ impl<M: Model> Program for &mut Work<'_, M> {
         }
         let (said, loss) = self.model.step(step, &values(&self.learned, self.n_slots, pulled));
         let mut gradients = pushed(&self.learned, step.slot, self.n_slots, said);
-        gradients.push((self.loss(), Delta::Dense(Arc::new(vec![(loss * self.share) as f32]))));
+        gradients.push((self.loss(), Delta::Dense(vec![(loss * self.share) as f32].into())));
         gradients
     }
 

@@ -118,7 +118,7 @@ impl Model for Topics {
             bound += self.bound(document, &found, &p);
         }
         let all = Arc::new((0..self.n_words as u64).collect());
-        (vec![(WORDS, Delta::Rows(all, Arc::new(counts)))], -bound / self.tokens)
+        (vec![(WORDS, Delta::Rows(all, counts.into()))], -bound / self.tokens)
     }
 
     /// The perplexity of the training words by the variational bound, as scikit-learn's `perplexity` has it.

@@ -12,7 +12,8 @@ use crate::rule::Rule;
 use crate::session::Request;
 use crate::state::{Parts, Reads, Update, Wants};
 use crate::sync::Sync;
-use crate::table::{Delta, Form, Init, PartSpec, Values, Want, mix};
+use crate::table::{Delta, Form, Init, PartSpec, Want, mix};
+use crate::values::Values;
 
 const SETS: TableId = TableId(0);
 const ROWS: TableId = TableId(1);
@@ -47,7 +48,7 @@ impl Program {
 
     /// What each shard has to create: the same, so that every shard shows all pushes.
     pub fn parts(&self) -> Vec<Arc<Parts>> {
-        let dense = |rule| (PartSpec { form: Form::Dense { len: WIDTH }, rule }, Arc::new(vec![0.0; WIDTH]));
+        let dense = |rule| (PartSpec { form: Form::Dense { len: WIDTH }, rule }, vec![0.0; WIDTH].into());
         let form = Form::Rows { width: 2, init: Init::Zero };
         let rows = (PartSpec { form, rule: Rule::Add }, Values::default());
         let parts =
@@ -85,14 +86,14 @@ impl Program {
             let k = slot.0 as usize;
             let mut sets = vec![0.0; WIDTH];
             (sets[k], sets[MAX_SLOTS + k]) = ((1u64 << clock) as f32, 1.0);
-            let mut update = Update::from([(SETS, Delta::Dense(Arc::new(sets)))]);
+            let mut update = Update::from([(SETS, Delta::Dense(sets.into()))]);
             let row = k as u64 * 1000;
             if self.layout.shard_of_row(row) == shard {
-                let values = Arc::new(vec![(1u64 << clock) as f32, 1.0]);
+                let values = vec![(1u64 << clock) as f32, 1.0].into();
                 update.insert(ROWS, Delta::Rows(Arc::new(vec![row]), values));
             }
             if let Some(values) = reads.get(&ORDER) {
-                update.insert(ORDER, Delta::Dense(Arc::new(gradient(shard, slot, clock, values))));
+                update.insert(ORDER, Delta::Dense(gradient(shard, slot, clock, values).into()));
             }
             request.push = Some(Arc::new(update));
         }
@@ -136,7 +137,7 @@ impl Program {
     /// In BSP, whether a read is exactly the value of its clock.
     pub fn check_order(&self, shard: ShardId, clock: Clock, reads: &Reads) -> Result<(), String> {
         let Some(got) = reads.get(&ORDER) else { return Ok(()) };
-        let want: Values = Arc::new(self.expected(shard, clock));
+        let want: Values = self.expected(shard, clock).into();
         let same = got.iter().zip(want.iter()).all(|(a, b)| a.to_bits() == b.to_bits());
         if same { Ok(()) } else { Err(format!("{shard} at clock {clock}: {got:?} instead of {want:?}")) }
     }

@@ -173,6 +173,11 @@ impl Books {
             open.checkpoints(noise.clone())?;
             std::thread::sleep(Duration::from_millis(20));
         }
+        if let Some(step) = open.awaited.keys().next_back() {
+            // Whoever could not write its part has said why.
+            let from = open.saved.map_or("its last checkpoint".into(), |saved| format!("step {saved}"));
+            eprintln!("the checkpoint of step {step} is not whole; `resume` would go on from {from}");
+        }
         if let Some(run) = &mut open.run {
             fitted.seconds = run.seconds();
             fitted.steps_per_second = fitted.steps as f64 / fitted.seconds.max(1e-9);

@@ -1,7 +1,5 @@
 //! The loss of a step as a table of one number: slots push their shares, and whoever keeps the books reads it.
 
-use std::sync::Arc;
-
 use crate::layout::TableSpec;
 use crate::rule::{Rule, UpdateRule};
 use crate::sync::Sync;
@@ -11,7 +9,7 @@ pub(crate) const RECENT: &str = "recent loss";
 
 /// The table.
 pub(crate) fn loss_table() -> TableSpec {
-    TableSpec::Whole { values: Arc::new(vec![0.0]), rule: Rule::Named(RECENT.into()) }
+    TableSpec::Whole { values: vec![0.0].into(), rule: Rule::Named(RECENT.into()) }
 }
 
 /// The loss of the last round; where there are no rounds, a mean over about so many pushes.

@@ -33,6 +33,7 @@ use crate::optimise::by_optimizer;
 use crate::state::Update;
 use crate::sync::Sync;
 use crate::table::Delta;
+use crate::values::Values;
 
 pub(crate) use books::Books;
 pub(crate) use loss::{RECENT, Recent, loss_table};
@@ -259,9 +260,9 @@ fn bounded(clip: Clip, n_trained: usize, sum: &Update) -> Update {
         _ => None,
     });
     let trained: Vec<_> = trained.collect();
-    let gradients: Vec<Tensor> = trained.iter().map(|v| Tensor::from_slice(v, [v.len()])).collect();
+    let gradients: Vec<Tensor> = trained.iter().map(|v| v.to_tensor([v.len()])).collect();
     for (values, gradient) in trained.into_iter().zip(clip.apply(&gradients)) {
-        *values = Arc::new(gradient.to_vec::<f32>());
+        *values = Values::of(&gradient);
     }
     bounded
 }

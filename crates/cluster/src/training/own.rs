@@ -13,7 +13,7 @@ use crate::local::Averaging;
 use crate::optimise::Moved;
 use crate::rule::UpdateRule;
 use crate::sync::Sync;
-use crate::table::Values;
+use crate::values::Values;
 
 /// The name of the rule of a table that is the mean of what all slots say.
 pub(super) const MEAN: &str = "mean of all";

@@ -24,7 +24,8 @@ use crate::ids::{Clock, Slot, TableId};
 use crate::layout::TableSpec;
 use crate::optimise::Moved;
 use crate::rule::{Rule, UpdateRule};
-use crate::table::{Delta, Values};
+use crate::table::Delta;
+use crate::values::Values;
 
 /// The name of the rule that moves a parameter.
 pub(super) fn rule_name(param: &str) -> String {
@@ -40,7 +41,7 @@ pub(super) fn tables(
 ) -> Result<Vec<TableSpec>, ClusterError> {
     let mut specs = Vec::new();
     let value = |n: &Named| match n.param.meta().dtype {
-        DType::F32 => Ok(Arc::new(n.param.get().to_vec::<f32>())),
+        DType::F32 => Ok(Values::of(&n.param.get())),
         other => Err(ClusterError::Dtype { name: n.name.clone(), got: other.to_string() }),
     };
     for (named, moved) in net.trainable().iter().zip(trained) {
@@ -52,7 +53,7 @@ pub(super) fn tables(
     }
     for moved in trained.iter().filter(|_| own.is_some_and(Own::shares_state)) {
         let first = moved.numbers(&moved.first_state(moved.shape.numel()));
-        specs.push(TableSpec::Whole { values: Arc::new(first), rule: Rule::Named(MEAN.into()) });
+        specs.push(TableSpec::Whole { values: first.into(), rule: Rule::Named(MEAN.into()) });
     }
     specs.push(loss_table());
     Ok(specs)
@@ -125,7 +126,7 @@ where
     fn set(&self, pulled: &Pulled) {
         let params = self.net.trainable().into_iter().chain(self.net.buffers());
         for (named, values) in params.zip(pulled.values()) {
-            named.param.set(Tensor::from_slice(values, named.param.meta().shape));
+            named.param.set(values.to_tensor(named.param.meta().shape));
         }
     }
 
@@ -192,10 +193,10 @@ where
         self.doing.begin("forward and backward");
         let (loss, gradients) = (compiled.step)(batch).map_err(TrainError::from)?;
         let share = own as f32 / all as f32 * self.share;
-        let dense = |values: Vec<f32>| Delta::Dense(Arc::new(values));
+        let dense = |values: Vec<f32>| Delta::Dense(values.into());
         let weight = f64::from(share) * self.pushes as f64;
         let gradients = self.bounded(gradients.iter().map(|g| g * weight).collect());
-        let mut deltas: Vec<Delta> = gradients.iter().map(|g| dense(g.to_vec::<f32>())).collect();
+        let mut deltas: Vec<Delta> = gradients.iter().map(|g| Delta::Dense(Values::of(g))).collect();
         let before = pulled.values().skip(deltas.len());
         for (named, old) in self.net.buffers().iter().zip(before) {
             let new = named.param.get().to_vec::<f32>();
@@ -246,7 +247,7 @@ where
         }
         let mut pushed = own.end(step.slot, step.n_slots, copied, &common);
         pushed.push(vec![loss / (to - from).max(1) as f32]);
-        let dense = |values: Vec<f32>| Delta::Dense(Arc::new(values));
+        let dense = |values: Vec<f32>| Delta::Dense(values.into());
         Ok((0..).map(TableId).zip(pushed.into_iter().map(dense)).collect())
     }
 

@@ -20,6 +20,7 @@ use crate::state::{Parts, Snapshot, Tables};
 use crate::storage::{Read, Storage};
 use crate::sync::Sync;
 use crate::table::{Contents, Table};
+use crate::values::Values;
 
 /// What a table of a training is.
 #[derive(Clone)]
@@ -168,10 +169,10 @@ fn restore(loaded: &Loaded, kinds: &[Kind], parts: &Parts, registry: &Registry) 
         };
         let values = name.filter(|_| here).and_then(|name| find(loaded, "model", name));
         let values = match kind {
-            Kind::States(moved) if here => Arc::new(moved.numbers(&state_of(moved))),
-            _ => values.map_or(first, |t| Arc::new(t.to_vec::<f32>())),
+            Kind::States(moved) if here => moved.numbers(&state_of(moved)).into(),
+            _ => values.map_or(first, |t| Values::of(&t)),
         };
-        let state = Arc::new(if here { state } else { Vec::new() });
+        let state = if here { state.into() } else { Values::default() };
         let contents = Contents::Dense { values, state, previous: None };
         let table = Table::received(id, spec, contents, registry).expect("it was checked");
         tables.insert(id, table);

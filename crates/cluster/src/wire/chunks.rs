@@ -9,8 +9,8 @@
 //! | 16..20 | CRC-32 of the values; 0 when they are in shared memory |
 //! | 20..24 | CRC-32 of the header up to here |
 //!
-//! A chunk continues the frame that its lane has begun. Large arrays are received into memory that held arrays of the
-//! same length before, once nobody reads those any more: fresh pages cost more than the transfer.
+//! A chunk continues the frame that its lane has begun. The arrays of an answer are received in the place where whoever
+//! asked will have them ([`Landing`]).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,9 +20,10 @@ use std::sync::Arc;
 use super::codec::{Reader, Wire, WireError};
 use super::{Claimed, Frame, HEADER, Limits, MAGIC, Past, compare, u32_at};
 use crate::ids::Peer;
+use crate::landing::Landing;
 use crate::message::Data;
 use crate::ring::{Inlet, Outlet};
-use crate::table::Values;
+use crate::values::Values;
 
 /// Values per chunk: 1 MiB. Small enough for the second-level cache and for others to pass, large enough to hide
 /// what a chunk costs.
@@ -34,9 +35,6 @@ const CHUNK_MAGIC: [u8; 4] = *b"CHNK";
 const WORTH_SHARING: usize = 1 << 14;
 /// Values that are read and then looked at for their checksum, while they are in the cache.
 const PIECE: usize = 1 << 15;
-/// Arrays of fewer values get fresh memory.
-const WORTH_KEEPING: usize = 1 << 14;
-
 /// Bytes of text for which there is room at once.
 const ROOM: usize = 1 << 20;
 
@@ -166,7 +164,7 @@ pub struct Incoming {
     limits: Limits,
     begun: BTreeMap<u8, Begun>,
     past: BTreeMap<u8, Past>,
-    spare: Spare,
+    landing: Arc<Landing>,
     inlet: Option<Inlet>,
     received: u64,
 }
@@ -184,13 +182,18 @@ struct Begun {
 impl Incoming {
     /// Nothing has come.
     pub fn new(limits: Limits) -> Self {
-        Self::sharing(limits, None)
+        let (begun, past, landing) = Default::default();
+        Self { limits, begun, past, landing, inlet: None, received: 0 }
     }
 
     /// For a connection whose sides share memory.
-    pub fn sharing(limits: Limits, inlet: Option<Inlet>) -> Self {
-        let (begun, past) = Default::default();
-        Self { limits, begun, past, spare: Spare::default(), inlet, received: 0 }
+    pub(crate) fn sharing(self, inlet: Option<Inlet>) -> Self {
+        Self { inlet, ..self }
+    }
+
+    /// Answers have their places.
+    pub(crate) fn landing(self, landing: Arc<Landing>) -> Self {
+        Self { landing, ..self }
     }
 
     /// Bytes that have come since the last time, by whatever way.
@@ -255,7 +258,7 @@ impl Incoming {
         if claimed.number != due {
             return Err(io::Error::other(WireError::Repeated { due, got: claimed.number }));
         }
-        let arrays = lens.into_iter().map(|len| self.spare.take(len)).collect();
+        let arrays = self.landing.take(claimed.answers, &lens);
         let text = rest.split_off(8 * claimed.arrays);
         place.insert(Begun { text, arrays, array: 0, at: 0, left: claimed.data });
         Ok(lane)
@@ -293,15 +296,11 @@ impl Incoming {
 
     fn finish(&mut self, lane: u8, begun: Begun) -> Result<(Peer, Data), WireError> {
         let past = self.past.entry(lane).or_default();
-        let arrays = begun.arrays.clone().into();
+        let arrays = begun.arrays.into();
         let mut r = Reader { text: &begun.text, arrays, keys: std::mem::take(&mut past.keys) };
         let (from, message) = (Peer::get(&mut r)?, Data::get(&mut r)?);
         r.end()?;
         past.keys = r.keys;
-        // What a newcomer is sent stays with it: there is nothing to use again.
-        if !matches!(message, Data::Install { .. }) {
-            self.spare.keep(begun.arrays);
-        }
         Ok((from, message))
     }
 }
@@ -311,7 +310,7 @@ impl Begun {
     fn fill(&mut self, n: usize, mut take: impl FnMut(&mut [f32]) -> io::Result<()>) -> io::Result<()> {
         let mut missing = n;
         while missing > 0 {
-            let array = Arc::get_mut(&mut self.arrays[self.array]).expect("nobody else has it");
+            let array = self.arrays[self.array].get_mut().expect("nobody else has it");
             let end = array.len().min(self.at + missing);
             take(&mut array[self.at..end])?;
             missing -= end - self.at;
@@ -335,39 +334,6 @@ fn fill(from: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// Arrays that came over a connection, to be used again when nobody else has them any more: at most twice as many
-/// bytes as the largest message had.
-#[derive(Debug, Default)]
-struct Spare {
-    arrays: VecDeque<Values>,
-    n: usize,    // values in all of them
-    most: usize, // values in twice the largest message
-}
-
-impl Spare {
-    fn take(&mut self, len: usize) -> Values {
-        let free = |a: &mut Values| a.len() == len && Arc::get_mut(a).is_some();
-        match self.arrays.iter_mut().position(free) {
-            Some(i) => {
-                self.n -= len;
-                self.arrays.remove(i).expect("just found")
-            }
-            None => Arc::new(vec![0.0; len]),
-        }
-    }
-
-    fn keep(&mut self, arrays: Vec<Values>) {
-        let large: Vec<Values> = arrays.into_iter().filter(|a| a.len() >= WORTH_KEEPING).collect();
-        let n: usize = large.iter().map(|a| a.len()).sum();
-        self.n += n;
-        self.most = self.most.max(2 * n);
-        self.arrays.extend(large);
-        while self.n > self.most {
-            self.n -= self.arrays.pop_front().map_or(0, |a| a.len());
-        }
-    }
 }
 
 /// How many bytes the frame head or chunk at the beginning has; none when it is neither.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::keys::{KeySets, hash};
-use crate::table::Values;
+use crate::values::Values;
 
 /// Why bytes are no message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

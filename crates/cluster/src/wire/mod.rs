@@ -10,11 +10,12 @@
 //! | 24..28 | CRC-32 of the lengths and the text |
 //! | 28 | lane |
 //! | 29..32 | number of the frame on its lane of this connection, modulo 2²⁴ |
-//! | 32..36 | CRC-32 of the header up to here |
+//! | 32..40 | number of the call that it answers; 0 when it is no answer |
+//! | 40..44 | CRC-32 of the header up to here |
 //!
 //! Then one `u64` per array, its number of values; the text. The arrays follow in chunks ([`chunks`]), between
 //! which frames of other lanes may pass. They leave straight from parameter memory and arrive in the memory where
-//! they stay. All numbers are little-endian.
+//! they stay: that is why an answer names its call before anything is received. All numbers are little-endian.
 //!
 //! Every byte is covered by a checksum, but for values in shared memory, which never leave this host's. That of a header is
 //! looked at first: no length is believed that may have been changed, so nobody waits for bytes that were never sent. A
@@ -37,15 +38,16 @@ use std::io::{self, Read, Write};
 
 use codec::Array;
 
-use crate::ids::Peer;
+use crate::ids::{CallId, Peer};
 use crate::message::Data;
 
 /// The bytes of a header.
-pub const HEADER: usize = 36;
+pub const HEADER: usize = 44;
 /// So many of them are covered by the checksum that is the last.
 const SIGNED: usize = HEADER - 4;
 const MAGIC: [u8; 4] = *b"THWG";
-const VERSION: u32 = 5;
+/// Of the protocol.
+pub const VERSION: u32 = 6;
 /// Frames are counted up to this.
 const NUMBERS: u32 = 1 << 24;
 
@@ -70,6 +72,11 @@ impl Default for Limits {
 /// The first shards hold the first of the dense tables.
 fn lane(message: &Data) -> u8 {
     (message.shard().0 % 256) as u8
+}
+
+/// The call that a message answers; calls are counted from one.
+fn answers(message: &Data) -> CallId {
+    if let Data::Answer(answer) = message { answer.id } else { CallId::default() }
 }
 
 /// What one side has sent over a lane of a connection, and the other side has got.
@@ -119,6 +126,7 @@ impl Frame {
         head.extend(arrays.iter().map(|a| 4 * a.values().len() as u64).sum::<u64>().to_le_bytes());
         head.extend([0; 4]);
         head.extend((u32::from(lane) | past.count() << 8).to_le_bytes());
+        head.extend(answers(message).0.to_le_bytes());
         head.extend([0; 4]);
         arrays.iter().for_each(|a| head.extend((a.values().len() as u64).to_le_bytes()));
         head.extend(text);
@@ -156,6 +164,7 @@ pub fn read(from: &mut impl Read, limits: &Limits) -> io::Result<Option<(Peer, D
 struct Claimed {
     lane: u8,
     number: u32,
+    answers: CallId,
     arrays: usize,
     text: usize,
     data: u64,
@@ -165,7 +174,8 @@ struct Claimed {
 impl Claimed {
     fn new(header: &[u8; HEADER], limits: &Limits) -> Result<Self, WireError> {
         let u32_at = |i: usize| u32_at(header, i);
-        let data = u64::from_le_bytes(header[16..24].try_into().expect("eight bytes"));
+        let u64_at = |i: usize| u64::from_le_bytes(header[i..i + 8].try_into().expect("eight bytes"));
+        let (data, answers) = (u64_at(16), CallId(u64_at(32)));
         if header[..4] != MAGIC {
             return Err(WireError::Unknown { what: "header", got: u32_at(0).into() });
         }
@@ -185,7 +195,8 @@ impl Claimed {
                 return Err(WireError::Large { what, got, most });
             }
         }
-        Ok(Self { lane, number, arrays: arrays as usize, text: text as usize, data, checksum: u32_at(24) })
+        let (arrays, text, checksum) = (arrays as usize, text as usize, u32_at(24));
+        Ok(Self { lane, number, answers, arrays, text, data, checksum })
     }
 
     /// The lengths of the arrays, once the checksum is right and they add up to what was claimed.

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use crate::codec::{Codec, RowEncoder};
 use crate::ids::{CallId, Epoch, ServerId, SessionId, ShardId, Slot, TableId};
+use crate::landing::Landing;
+use crate::layout::Layout;
 use crate::message::{Answer, Call, Done, Outcome};
-use crate::state::{Reads, Update};
-use crate::table::{Delta, Values, mix};
+use crate::state::{Reads, Update, Wants};
+use crate::table::{Delta, Want, mix};
+use crate::values::Values;
 
 fn bytes(frame: Frame) -> Vec<u8> {
     let mut out = Vec::new();
@@ -24,8 +27,8 @@ fn small(shard: u32) -> Data {
 }
 
 fn call() -> Data {
-    let rows = Delta::Rows(Arc::new(vec![3, 9]), Arc::new(vec![1.0, 2.0, 3.0, 4.0]));
-    let dense = Delta::Dense(Arc::new(vec![0.5; 1000]));
+    let rows = Delta::Rows(Arc::new(vec![3, 9]), vec![1.0, 2.0, 3.0, 4.0].into());
+    let dense = Delta::Dense(vec![0.5; 1000].into());
     let packed = RowEncoder::new(Codec::Int8).encode(&[4, 5], &[1.0, -2.0]);
     let packed = Delta::PackedRows(Arc::new(vec![4, 5]), Arc::new(packed));
     let push = Update::from([(TableId(0), dense), (TableId(1), rows), (TableId(2), packed)]);
@@ -56,7 +59,7 @@ fn a_call_comes_back_as_it_was() {
 
 #[test]
 fn empty_arrays_and_empty_messages_pass() {
-    let reads = Reads::from([(TableId(0), Values::default()), (TableId(1), Arc::new(vec![1.0]))]);
+    let reads = Reads::from([(TableId(0), Values::default()), (TableId(1), vec![1.0].into())]);
     let done = Done { pushed: None, reads: Some(reads), version: 1, mark: 2 };
     let answer = Answer { epoch: Epoch(1), shard: ShardId(0), id: CallId(1), outcome: Outcome::Done(done) };
     for message in [Data::Answer(answer), small(1)] {
@@ -161,7 +164,7 @@ fn shards(mut incoming: Incoming, mut bytes: &[u8]) -> Vec<(u32, Data)> {
 
 /// Large enough for several chunks, with bits that tell every position.
 fn large() -> Values {
-    Arc::new((0..700_001u32).map(f32::from_bits).collect())
+    (0..700_001u32).map(f32::from_bits).collect()
 }
 
 #[test]
@@ -189,36 +192,49 @@ fn lower_lanes_pass_between_the_chunks_of_higher_ones() {
 }
 
 #[test]
-fn memory_of_a_large_array_is_used_again_once_nobody_reads_it() {
-    let mut sent = BTreeMap::new();
-    let mut frame = || bytes(Frame::after(&mut sent, Peer::Server(ServerId(1)), &answer(0, &large())));
-    let mut incoming = Incoming::new(Limits::default());
-    let mut next = || {
-        let Some((_, Data::Answer(Answer { outcome: Outcome::Done(done), .. }))) =
-            incoming.read(&mut &frame()[..]).unwrap()
-        else {
-            panic!()
-        };
-        done.reads.unwrap().remove(&TableId(0)).unwrap()
+fn parts_of_a_table_are_received_side_by_side_whatever_the_order_and_again_elsewhere() {
+    let (layout, wants) = (Layout::new(&[700_001, 5], 3), Wants::from([(TableId(0), Want::Dense)]));
+    let (values, landing) = (large(), Arc::new(Landing::default()));
+    let places = layout.places(&wants);
+    let whole = places[0][0].as_ref().expect("the first part has a place").as_ptr();
+    landing.expect(Slot(0), CallId(1), places);
+    let parts = (0..3).map(|i| {
+        let part = Values::from(&values[layout.range(TableId(0), ShardId(i))]);
+        let Data::Answer(answer) = answer(i, &part) else { unreachable!("it is one") };
+        bytes(Frame::new(
+            Peer::Server(ServerId(1)),
+            &Data::Answer(Answer { id: CallId(u64::from(i) + 1), ..answer }),
+        ))
+    });
+    let parts: Vec<Vec<u8>> = parts.collect();
+    let receive = |order: [usize; 3]| {
+        let mut reads = vec![Reads::new(); 3];
+        for i in order {
+            let mut incoming = Incoming::new(Limits::default()).landing(landing.clone());
+            let (_, message) = incoming.read(&mut &parts[i][..]).unwrap().unwrap();
+            let Data::Answer(Answer { outcome: Outcome::Done(done), .. }) = message else { panic!() };
+            reads[i] = done.reads.unwrap();
+        }
+        layout.gather(&wants, reads).remove(&TableId(0)).unwrap()
     };
-    let first = next();
-    let place = first.as_ptr();
-    let second = next();
-    assert_ne!(second.as_ptr(), place, "the first is still read");
-    drop(first);
-    assert_eq!(next().as_ptr(), place);
-    assert_eq!(second, large(), "and the second is what it was");
+    let same = |got: &Values| got.iter().map(|v| v.to_bits()).eq(values.iter().map(|v| v.to_bits()));
+    let got = receive([2, 0, 1]);
+    assert_eq!(got.as_ptr(), whole, "it was put together by a copy");
+    assert!(same(&got));
+    let again = receive([0, 1, 2]);
+    assert_ne!(again.as_ptr(), whole, "the first is still there");
+    assert!(same(&got) && same(&again));
 }
 
 #[test]
 fn a_part_of_an_array_arrives_as_an_array() {
     let mut push = call();
     let Data::Call(call) = &mut push else { panic!() };
-    let cut = Delta::Cut(Arc::new(vec![1.0, 2.0, 3.0, 4.0]), 1..3);
+    let cut = Delta::Cut(vec![1.0, 2.0, 3.0, 4.0].into(), 1..3);
     call.push = Some(Arc::new(Update::from([(TableId(0), cut)])));
     let (_, message) = back(&bytes(Frame::new(Peer::Coordinator, &push))).unwrap().unwrap();
     let Data::Call(Call { push: Some(update), .. }) = message else { panic!() };
-    assert_eq!(update[&TableId(0)], Delta::Dense(Arc::new(vec![2.0, 3.0])));
+    assert_eq!(update[&TableId(0)], Delta::Dense(vec![2.0, 3.0].into()));
 }
 
 #[test]
@@ -227,7 +243,7 @@ fn row_numbers_that_were_sent_before_go_as_a_hash_and_come_back_whole() {
         let keys: Vec<u64> = (first..first + 1000).collect();
         let mut message = call();
         let Data::Call(call) = &mut message else { panic!() };
-        let delta = Delta::Rows(Arc::new(keys), Arc::new(vec![1.0; 1000]));
+        let delta = Delta::Rows(Arc::new(keys), vec![1.0; 1000].into());
         call.push = Some(Arc::new(Update::from([(TableId(1), delta)])));
         message
     };
@@ -251,7 +267,7 @@ fn row_numbers_that_were_sent_before_go_as_a_hash_and_come_back_whole() {
 
 #[test]
 fn chunks_that_belong_to_nothing_are_refused() {
-    let whole = bytes(Frame::new(Peer::Server(ServerId(1)), &answer(0, &Arc::new(vec![1.0; 9]))));
+    let whole = bytes(Frame::new(Peer::Server(ServerId(1)), &answer(0, &vec![1.0; 9].into())));
     let chunk = whole.len() - 24 - 36;
     let claim = |at: usize, word: u32| {
         let mut bad = whole.clone();

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use super::join;
 use crate::doing::Doing;
 use crate::ids::{Peer, ServerId, Slot};
+use crate::landing::{Landing, Places};
 use crate::message::{Counts, Message, Outgoing, Role, Time, ToMember};
 use crate::net::config::Config;
 use crate::net::machine::{Machine, Trouble};
 use crate::net::waits::{self, Wrong};
-use crate::session::{Event, Session};
+use crate::session::{Event, Request, Session};
 use crate::state::Parts;
 
 /// Who else could do what a worker does.
@@ -34,6 +35,7 @@ pub struct WorkerProcess {
     troubles: Vec<(String, Trouble)>,
     joined: Option<Time>, // when it was let in
     held: Option<String>, // whom the round waits for, as the coordinator last said
+    landing: Arc<Landing>,
     began: Instant,
     /// Time spent waiting for others.
     pub waited: Duration,
@@ -53,6 +55,7 @@ impl WorkerProcess {
             troubles: Vec::new(),
             joined: None,
             held: None,
+            landing: Arc::default(),
             began: Instant::now(),
             waited: Duration::ZERO,
             doing: Doing::default(),
@@ -80,9 +83,23 @@ impl WorkerProcess {
 
     /// Begins a new session after the old one was ended by the coordinator.
     pub fn reborn(&mut self) {
-        self.session = Self::life(&self.config, &self.tables);
+        // What still comes for the life before answers none of the calls to come.
+        let counted = self.session.next_call();
+        self.session = Self::life(&self.config, &self.tables).counting_from(counted);
         // What it lacks then, it has not lacked for as long as its life before.
         self.joined = None;
+    }
+
+    /// Begins a slot's call of every shard, whose answers are to be received here.
+    pub(crate) fn call(
+        &mut self,
+        slot: Slot,
+        requests: Vec<Request>,
+        places: Vec<Places>,
+        now: Time,
+    ) -> Vec<Outgoing> {
+        self.landing.expect(slot, self.session.next_call(), places);
+        self.session.call(slot, requests, now)
     }
 
     /// The state machine.
@@ -159,7 +176,46 @@ impl Machine for WorkerProcess {
         self.session.view().servers.get(&server).map(|m| m.address.clone())
     }
 
+    fn landing(&self) -> Arc<Landing> {
+        self.landing.clone()
+    }
+
     fn over(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{CallId, RunId, SessionId};
+
+    const S: fn(u64) -> Time = Time::from_secs;
+
+    fn welcome(worker: &mut WorkerProcess, id: u64, now: Time) {
+        let (nonce, you) = (worker.session().nonce(), Peer::Worker(SessionId(id)));
+        let told = ToMember::Welcome { nonce, you, run: RunId::default() };
+        worker.handle(Peer::Coordinator, told.into(), now);
+    }
+
+    #[test]
+    fn a_second_life_lacks_servers_since_its_own_beginning_and_counts_its_calls_on() {
+        let config = Config::from(|variable| match variable {
+            "THALWEG_ROLE" => Some("worker".into()),
+            "THALWEG_COORDINATOR" => Some("127.0.0.1:1".into()),
+            _ => None,
+        });
+        let config = config.unwrap();
+        let mut worker = WorkerProcess::new(&config, Vec::new());
+        let lacked = |worker: &WorkerProcess, now| Some(worker.wrong(now, Time::ZERO, None).lacks?.1);
+        assert_eq!(lacked(&worker, S(3)), None, "nobody has let it in");
+        welcome(&mut worker, 1, S(5));
+        assert_eq!(lacked(&worker, S(9)), Some(S(4)));
+        worker.session = WorkerProcess::life(&config, &[]).counting_from(CallId(40));
+        worker.reborn();
+        assert_eq!(lacked(&worker, S(20)), None);
+        assert_eq!(worker.session().next_call(), CallId(40));
+        welcome(&mut worker, 2, S(21));
+        assert_eq!(lacked(&worker, S(22)), Some(S(1)), "not since the life before");
     }
 }
