@@ -52,8 +52,8 @@ impl Encoder {
     /// ```
     /// use thalweg_cluster::codec::{Codec, Encoder};
     /// let mut encoder = Encoder::new(Codec::TopK(2), 2);
-    /// assert_eq!(encoder.encode(&[3.0, 1.0]).decode(), [3.0, 0.0]);
-    /// assert_eq!(encoder.encode(&[0.0, 1.0]).decode(), [0.0, 2.0]); // what was left out comes later
+    /// assert_eq!(encoder.encode(&[3.0, 1.0]).decode()[..], [3.0, 0.0]);
+    /// assert_eq!(encoder.encode(&[0.0, 1.0]).decode()[..], [0.0, 2.0]); // what was left out comes later
     /// ```
     pub fn new(codec: Codec, len: usize) -> Self {
         Self { codec, residual: vec![0.0; len] }
