@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg::cluster::net::config::Config;
-use thalweg::cluster::programs::{Model, Solver, Values};
+use thalweg::cluster::programs::{LearnedValues, Model, Solver};
 use thalweg::cluster::{Cluster, ClusterError, OnCluster, Pulled};
 use thalweg::data::{Batches, Dataset};
 use thalweg::train::{Ended, Fitted, Run, TrainError, Trainer, load_latest, weights_hash};
@@ -186,7 +186,7 @@ impl Job {
 
     /// Does the task with a model; `show` prints what it has learned.
     pub fn solve(&self, model: &impl Model, show: impl Fn(&Pulled) -> Result<()>) -> Result<()> {
-        let learned = Values::of(model);
+        let learned = LearnedValues::of(model);
         let Task::Train { resume } = self.task else {
             self.load(&learned)?;
             return match self.task {

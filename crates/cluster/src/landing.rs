@@ -28,6 +28,11 @@ impl Landing {
         self.expected().insert(slot, Expected { first, by_shard });
     }
 
+    /// A slot is somebody else's: whatever it asked for is not awaited here any more.
+    pub fn forget(&self, slot: Slot) {
+        self.expected().remove(&slot);
+    }
+
     /// Memory for the arrays of an answer to this call: for each its place, if it has one that was not given to anybody before.
     pub fn take(&self, call: CallId, lens: &[usize]) -> Vec<Values> {
         let places = self.expected().values_mut().find_map(|expected| {
@@ -68,5 +73,8 @@ mod tests {
         assert_ne!(take(7, &[5, 16])[1].as_ptr(), at[0], "it comes again");
         assert_ne!(take(8, &[5, 4])[1].as_ptr(), at[1], "it is longer than it should be");
         assert_eq!(take(8, &[]).len(), 0);
+        landing.expect(Slot(2), CallId(9), vec![vec![Some(Values::scratch(3))]]);
+        landing.forget(Slot(2));
+        assert!(landing.expected().is_empty());
     }
 }

@@ -47,7 +47,7 @@ struct Compiled {
 /// use thalweg_tensor::{Param, Tensor};
 ///
 /// let w = Param::new("w", Tensor::from([1.0f32, 2.0]));
-/// let rules = by_optimizer(Sgd::new(0.5).momentum(0.9), &w, vec![0.5].into())?;
+/// let rules = by_optimizer(Sgd::new(0.5).momentum(0.9), &w, Arc::new(vec![0.5]))?;
 /// let (mut state, mut out) = (rules[0].first_state(2), [0.0; 2]);
 /// rules[0].update(1, &[1.0, 2.0], &[1.0, 1.0], &mut state, &mut out);
 /// assert_eq!(out, [0.5, 1.5]);
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn pushes_that_are_a_step_each_share_the_rate_of_their_clock() {
         let w = Param::new("w", Tensor::from([1.0f32, -1.0]));
-        let rule = by_optimizer(Adam::new(0.4), &w, vec![0.4].into()).unwrap().remove(0).with_pushes(4);
+        let rule = by_optimizer(Adam::new(0.4), &w, Arc::new(vec![0.4])).unwrap().remove(0).with_pushes(4);
         let (mut value, mut state) = (w.get().to_vec::<f32>(), rule.first_state(2));
         for _ in 0..4 {
             let mut out = vec![0.0; 2];

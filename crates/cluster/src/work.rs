@@ -12,6 +12,7 @@ use crate::error::ClusterError;
 use crate::ids::{Clock, ShardId, Slot, TableId};
 use crate::layout::{Layout, TableSpec};
 use crate::leaving::Leaving;
+use crate::net::machine::Machine;
 use crate::net::node::{Failure, Node};
 use crate::net::process::{ALONE, Among, WorkerProcess};
 use crate::net::waits::Waits;
@@ -197,6 +198,7 @@ impl Work<'_> {
     fn let_go(&mut self, program: &mut impl Program, slot: Slot) {
         program.let_go(slot);
         self.encoders.let_go(slot);
+        self.node.lock().landing().forget(slot);
     }
 
     fn pull(&mut self, program: &mut impl Program, slot: Slot, clock: Clock) {

@@ -10,6 +10,7 @@ use crate::ids::{Slot, TableId};
 use crate::layout::TableSpec;
 use crate::rule::{Rule, UpdateRule};
 use crate::table::{Delta, Init, Want};
+use crate::values::Values;
 
 /// Makes a row's values of the sum of what all slots say of it. The values before come in, zero at first.
 pub type Make = fn(sum: &[f32], values: &mut [f32]);
@@ -174,9 +175,9 @@ pub(super) fn pushed(learned: &[Learned], slot: Slot, n_slots: usize, said: Grad
 
 /// The learned values as named tensors (rows, values per row), to be saved and loaded like the weights of a net.
 #[derive(Debug, Clone)]
-pub struct Values(Vec<Param>);
+pub struct LearnedValues(Vec<Param>);
 
-impl Values {
+impl LearnedValues {
     /// Zeros, in the shape of what a model learns.
     pub fn of(model: &(impl super::Model + ?Sized)) -> Self {
         let zeros = |table: &Learned| {
@@ -195,11 +196,11 @@ impl Values {
 
     /// By table.
     pub fn by_table(&self) -> Pulled {
-        (0..).map(TableId).zip(self.0.iter().map(|p| crate::Values::of(&p.get()))).collect()
+        (0..).map(TableId).zip(self.0.iter().map(|p| Values::of(&p.get()))).collect()
     }
 }
 
-impl Module for Values {
+impl Module for LearnedValues {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         self.0.iter().for_each(|param| visitor.part(param.name(), param));
     }

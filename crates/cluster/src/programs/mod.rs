@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 pub use factors::{Factors, FactorsOptions};
 pub use kmeans::KMeans;
 pub use lasso::Lasso;
-pub use learned::{Learned, Make, Values};
+pub use learned::{Learned, LearnedValues, Make};
 pub use logistic::Logistic;
 pub use mixture::Mixture;
 pub use solver::Solver;

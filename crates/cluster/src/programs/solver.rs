@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 use thalweg_train::{Callback, Ended, Fitted, Progress, Span, TrainError, weights_hash};
 
-use super::learned::{Learned, Values, pushed, values};
+use super::learned::{Learned, LearnedValues, pushed, values};
 use super::{Model, saved};
 use crate::cluster::{Cluster, Gradients, Program, Pulled, Run, Step};
 use crate::error::ClusterError;
@@ -67,7 +67,11 @@ impl<'a, M: Model> Solver<'a, M> {
     }
 
     /// Runs until it has this length in all. In a server this does its work and ends the process.
-    pub fn fit(self, mut cluster: Cluster, length: impl Into<Span>) -> Result<Trained<Values>, ClusterError> {
+    pub fn fit(
+        self,
+        mut cluster: Cluster,
+        length: impl Into<Span>,
+    ) -> Result<Trained<LearnedValues>, ClusterError> {
         let (model, learned) = (self.model, self.model.learned());
         let per_epoch = model.steps_per_epoch();
         let (clocks, every) = (length.into().steps(per_epoch), self.every.steps(per_epoch).max(1));
@@ -163,9 +167,9 @@ impl<M: Model> Work<'_, M> {
         Ok(())
     }
 
-    fn finish(&mut self, run: &Run, keeper: bool) -> Result<(Values, Fitted), ClusterError> {
+    fn finish(&mut self, run: &Run, keeper: bool) -> Result<(LearnedValues, Fitted), ClusterError> {
         let found = values(&self.learned, self.n_slots, &run.pulled);
-        let net = Values::of(self.model);
+        let net = LearnedValues::of(self.model);
         net.set(&found);
         if run.clock < self.clocks {
             return Ok((net, Fitted::stopped(run.clock)));
