@@ -13,7 +13,7 @@ use thalweg::cluster::net::config::Config;
 use thalweg::cluster::programs::{LearnedValues, Model, Solver};
 use thalweg::cluster::{Cluster, ClusterError, OnCluster, Pulled};
 use thalweg::data::{Batches, Dataset};
-use thalweg::train::{Ended, Fitted, Run, TrainError, Trainer, load_latest, weights_hash};
+use thalweg::train::{Ended, Fitted, Run, Steps, TrainError, Trainer, load_latest, weights_hash};
 use thalweg::{Module, Rng, Rule, Tensor, Tree, load_weights, set_weights};
 
 use crate::progress::{self, Bar, numbers};
@@ -121,10 +121,20 @@ impl Job {
 
     /// The steps of the whole training.
     pub fn steps(&self, train: &impl Dataset) -> u64 {
+        self.steps_of(&train.batches(self.batch()))
+    }
+
+    fn steps_of<D: Dataset>(&self, batches: &Batches<D>) -> u64 {
         match self.settings.length() {
             Length::Steps(n) => n,
-            Length::Epochs(n) => n * train.batches(self.batch()).steps() as u64,
+            Length::Epochs(n) => n * batches.steps() as u64,
         }
+    }
+
+    /// What the folder of the run will say of it. The slots decide its bits, also when one process goes on with it.
+    fn recorded(&self, cluster: &Cluster) -> Settings {
+        let slots = Some(cluster.n_slots()).filter(|n| *n > 1);
+        Settings { slots: self.settings.slots.or(slots), ..self.settings.clone() }
     }
 
     /// What `thalweg predict` was given.
@@ -162,9 +172,9 @@ impl Job {
             .begin(&format!("{} parameters, {n} samples in batches of {size}", trainer.net().n_params()))?;
         let length = self.settings.length();
         let mut trainer = trainer
-            .checkpoint_every(length.tenth(), &self.out)
+            .checkpoint_every(Steps((self.steps_of(&batches) / 10).max(1)), &self.out)
             .resume(resume)
-            .config(&self.settings)
+            .config(&self.recorded(&cluster))
             .callback(self.bar());
         let batches = batches.seed(self.settings.seed);
         let show = |net: &N| {
@@ -199,7 +209,7 @@ impl Job {
         let solver = Solver::new(model)
             .checkpoint_every(length.tenth(), &self.out)
             .resume(resume)
-            .config(serde_json::to_value(&self.settings)?)
+            .config(serde_json::to_value(self.recorded(&cluster))?)
             .callback(self.bar());
         match solver.fit(cluster, length) {
             Ok(solved) if !solved.keeper => Ok(()),
@@ -232,9 +242,15 @@ impl Job {
             cluster = cluster.with_slots(slots);
             let there = cluster.n_slots();
             ensure!(
-                there == slots,
+                there == slots || matches!(self.task, Task::Train { resume: true }),
                 "the cluster has {there} slots, not {slots}: say `launch --slots {slots}`"
             );
+            if there != slots && cluster.is_first() {
+                eprintln!(
+                    "thalweg: the run was begun with {slots} slots and goes on with {there}, so its last bits will be others; \
+                     `launch --slots {slots}` keeps them"
+                );
+            }
         }
         if !self.json && cluster.is_first() {
             // A reader that goes away is no reason not to train.

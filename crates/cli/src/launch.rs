@@ -109,6 +109,12 @@ pub fn run(args: &Args) -> Result<()> {
         );
     }
     args.codec.parse::<thalweg_cluster::codec::Codec>()?;
+    if slots < args.workers {
+        say(&format!(
+            "there are {slots} slots: of {} workers only as many have something to do",
+            args.workers
+        ));
+    }
     let end = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, end.clone())?;
@@ -166,6 +172,12 @@ pub fn run(args: &Args) -> Result<()> {
                     process.done = Some(status);
                 }
                 _ if lives >= RESTARTS => bail!("{name} ended {lives} times, last with {status}"),
+                "server" if status.success() => {
+                    bail!(
+                        "{name} ended before the run did; is `{}` a program that runs on a cluster?",
+                        args.command.join(" ")
+                    )
+                }
                 "server" if !killed => bail!("{name} ended with {status}"),
                 "coordinator" if !killed => bail!("{name} ended with {status}"),
                 _ => {

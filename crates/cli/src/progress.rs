@@ -59,7 +59,11 @@ impl<N> Callback<N> for Bar {
     fn resumed(&mut self, step: u64, passed_over: &[String]) {
         passed_over.iter().for_each(|reason| eprintln!("thalweg: {reason}"));
         if !self.quiet {
-            let _ = writeln!(std::io::stdout(), "going on after step {step}");
+            let what = match step {
+                0 => "nothing was saved yet: beginning again".to_owned(),
+                step => format!("going on after step {step}"),
+            };
+            let _ = writeln!(std::io::stdout(), "{what}");
         }
     }
 

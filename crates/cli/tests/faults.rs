@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use thalweg::train::load_latest;
+use thalweg::train::{Run, load_latest};
 
 use support::{ByHand, Errors, Launched, PATIENCE, checkpoints, ended, samples};
 
@@ -34,24 +34,31 @@ fn hash(line: &str) -> String {
     told["weights_sha256"].as_str().unwrap().to_owned()
 }
 
-/// What one process with two slots comes to.
-fn undisturbed() -> &'static str {
-    static HASH: OnceLock<String> = OnceLock::new();
-    HASH.get_or_init(|| undisturbed_for(1500))
+/// The losses that a run has written down, by step.
+fn curve(out: &Path) -> Vec<(u64, f64)> {
+    let lines = Run::metrics_of(out).unwrap();
+    lines.iter().filter_map(|line| Some((line.step, *line.values.get("loss")?))).collect()
 }
 
-fn undisturbed_for(steps: u32) -> String {
+/// What one process with two slots comes to, and the losses on its way.
+fn undisturbed() -> &'static (String, Vec<(u64, f64)>) {
+    static FOUND: OnceLock<(String, Vec<(u64, f64)>)> = OnceLock::new();
+    FOUND.get_or_init(|| undisturbed_for(1500))
+}
+
+fn undisturbed_for(steps: u32) -> (String, Vec<(u64, f64)>) {
     let out = folder(&format!("undisturbed-{steps}"));
     let mut command = Command::new(THALWEG);
     let output = command.args(train_for(steps, &out)).env("THALWEG_SLOTS", "2").output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    let losses = curve(&out);
     let _ = std::fs::remove_dir_all(out);
-    hash(String::from_utf8(output.stdout).unwrap().trim())
+    (hash(String::from_utf8(output.stdout).unwrap().trim()), losses)
 }
 
 /// A run of two workers and two servers that is disturbed after its first checkpoint.
 fn check(name: &str, disturb: impl FnOnce(&Launched)) {
-    let want = undisturbed();
+    let (want, losses) = undisturbed();
     let out = folder(name);
     let program = train(&out);
     let mut run = Launched::with(&[], THALWEG.into(), &["--workers", "2", "--servers", "2"], &program);
@@ -65,7 +72,8 @@ fn check(name: &str, disturb: impl FnOnce(&Launched)) {
     assert!(!out.join("summary.json").exists(), "{name}: it was disturbed too late");
     // Who comes back only when all is done takes over the first slot, but has nothing to tell.
     let told: Vec<String> = run.last("{").iter().map(|line| hash(line)).collect();
-    assert_eq!(told, [want], "{name}");
+    assert_eq!(told, [want.as_str()], "{name}");
+    assert_eq!(curve(&out), *losses, "{name}: every loss counts once, whoever keeps the books");
     std::fs::remove_dir_all(out).unwrap();
 }
 
@@ -139,14 +147,15 @@ fn until_saved(out: &Path, errors: &Errors) {
 #[test]
 fn the_only_server_of_a_shard_is_killed_and_the_run_goes_back_to_its_checkpoint() {
     for (servers, replicas) in [("1", "2"), ("2", "1")] {
-        let (want, out) = (undisturbed(), folder(&format!("lost-{servers}")));
+        let ((want, losses), out) = (undisturbed(), folder(&format!("lost-{servers}")));
         let options = ["--workers", "2", "--servers", servers, "--replicas", replicas];
         let run = Launched::with(&[], THALWEG.into(), &options, &train(&out));
         until_saved(&out, &run.errors);
         run.signal("server-0", "-KILL");
         run.errors.until("the run goes back to the checkpoint at clock");
         let told: Vec<String> = run.last("{").iter().map(|line| hash(line)).collect();
-        assert_eq!(told, [want], "{servers} servers");
+        assert_eq!(told, [want.as_str()], "{servers} servers");
+        assert_eq!(curve(&out), *losses, "{servers} servers");
         let steps: Vec<u64> = thalweg::train::Run::metrics_of(&out).unwrap().iter().map(|l| l.step).collect();
         assert!(
             steps.is_sorted() && steps.last() == Some(&1500),
@@ -176,7 +185,7 @@ fn by_hand(out: &Path, variables: &[(&str, &str)]) -> (ByHand, [Errors; 2]) {
 
 #[test]
 fn the_only_server_is_started_again_by_hand_and_the_run_goes_on() {
-    let (want, out) = (undisturbed_for(LONG), folder("by-hand"));
+    let ((want, _), out) = (undisturbed_for(LONG), folder("by-hand"));
     let (mut processes, [_, worker]) = by_hand(&out, &[("THALWEG_GIVE_UP_MS", "600000")]);
     worker.until("worker-0: waits for servers to come: 0 of 1 have");
     let program = train_for(LONG, &out);
@@ -213,9 +222,10 @@ fn every_sample_is_used_once_per_epoch_whoever_is_killed_or_asked_to_go() {
     assert_eq!(run.last("every sample"), ["every sample 60 times: true"]);
 }
 
-/// A run whose processes are all asked to end after its first checkpoint goes on, from where it was, to the same bits.
-fn check_stop(name: &str, stop: impl FnOnce(&Launched)) {
-    let want = undisturbed();
+/// A run whose processes are all asked to end after its first checkpoint goes on, from where it was, to the same bits: on a
+/// cluster again, or alone.
+fn check_stop(name: &str, alone: bool, stop: impl FnOnce(&Launched)) {
+    let (want, losses) = undisturbed();
     let out = folder(name);
     let program = train(&out);
     let options = ["--workers", "2", "--servers", "2"];
@@ -236,14 +246,21 @@ fn check_stop(name: &str, stop: impl FnOnce(&Launched)) {
     assert_eq!(told["steps"], saved, "nothing after the last step of all is lost");
     assert!(saved > 150 && saved < 1500, "it was stopped between two checkpoints or at one: {saved}");
     let resume = ["resume", out.to_str().unwrap(), "--json"];
-    let told = Launched::with(&[], THALWEG.into(), &options, &resume).last("{");
-    assert!(told.iter().all(|line| hash(line) == want), "{name}: {told:?} instead of {want}");
+    let told = if alone {
+        let output = Command::new(THALWEG).args(resume).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        vec![String::from_utf8(output.stdout).unwrap()]
+    } else {
+        Launched::with(&[], THALWEG.into(), &options, &resume).last("{")
+    };
+    assert!(told.iter().all(|line| hash(line) == *want), "{name}: {told:?} instead of {want}");
+    assert_eq!(curve(&out), *losses, "{name}");
     std::fs::remove_dir_all(out).unwrap();
 }
 
 #[test]
 fn ctrl_c_saves_the_run_and_it_goes_on_from_there() {
-    check_stop("ctrl-c", |run| {
+    check_stop("ctrl-c", true, |run| {
         // As a terminal does: to every process at once.
         let all = run.pids("").into_iter().chain([run.child.id()]).map(|pid| pid.to_string());
         assert!(Command::new("kill").arg("-INT").args(all).status().unwrap().success());
@@ -252,7 +269,7 @@ fn ctrl_c_saves_the_run_and_it_goes_on_from_there() {
 
 #[test]
 fn a_signal_to_all_workers_saves_the_run() {
-    check_stop("all-workers", |run| {
+    check_stop("all-workers", false, |run| {
         let workers = run.pids("worker-0").into_iter().chain(run.pids("worker-1")).map(|pid| pid.to_string());
         assert!(Command::new("kill").arg("-TERM").args(workers).status().unwrap().success());
     });

@@ -64,6 +64,24 @@ fn a_server_that_is_stopped_for_good_is_given_up_too() {
     worker.until("every server that held it is gone");
 }
 
+/// Nothing was computed, so there is nothing to hand over or to save.
+#[test]
+fn a_worker_that_waits_for_servers_goes_when_it_is_asked_to() {
+    for signal in ["-INT", "-TERM"] {
+        let mut processes = ByHand::new(&[("THALWEG_GIVE_UP_MS", "600000")]);
+        processes.start("coordinator-0", &["coordinate"], &[]);
+        let worker = processes.start("worker-0", &LONG, &[]);
+        worker.until("worker-0: waits for servers to come: 0 of 1 have");
+        let pid = processes.pid("worker-0").to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        let asked = Instant::now();
+        processes.ended("worker-0");
+        println!("{signal}: ended after {} ms", asked.elapsed().as_millis());
+        // It was as long as a worker that has something to save may take.
+        assert!(asked.elapsed() < Duration::from_secs(20));
+    }
+}
+
 /// As behind a firewall: the coordinator hears of the server, the worker does not reach it.
 #[test]
 fn a_closed_port_of_a_server_is_named_and_then_an_error() {

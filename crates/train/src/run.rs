@@ -66,17 +66,21 @@ impl Run {
         path: impl AsRef<Path>,
         checkpoints: impl Into<Place>,
     ) -> Result<(Self, Option<Loaded>), TrainError> {
+        let loaded = load_latest(checkpoints)?;
+        Ok((Self::resume_at(path, loaded.as_ref().map_or(0, |l| l.step))?, loaded))
+    }
+
+    /// The same, at a step that is known: what was written after it is forgotten.
+    pub fn resume_at(path: impl AsRef<Path>, step: u64) -> Result<Self, TrainError> {
         let path = path.as_ref();
         Self::config_of(path)?;
-        let loaded = load_latest(checkpoints)?;
-        let step = loaded.as_ref().map_or(0, |l| l.step);
         Metrics::rewind(&path.join(METRICS), step)?;
         let before = Self::metrics_of(path)?.last().map_or(0.0, |l| l.seconds);
         let summary = path.join(SUMMARY);
         if summary.exists() {
             std::fs::remove_file(&summary).map_err(TrainError::io("remove", &summary))?;
         }
-        Ok((Self::start(path, before, EventWriter::resume(path, step)?)?, loaded))
+        Self::start(path, before, EventWriter::resume(path, step)?)
     }
 
     fn start(path: &Path, before: f64, events: EventWriter) -> Result<Self, TrainError> {

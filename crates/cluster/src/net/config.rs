@@ -325,7 +325,8 @@ struct Numbered {
 
 /// Whether this is a host and a port, as far as one can see.
 pub fn is_address(text: &str) -> bool {
-    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+    let is_host = |host: &str| !host.is_empty() && !host.contains('/');
+    text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok())
 }
 
 impl Numbered {

@@ -10,6 +10,9 @@ use crate::message::{Activity, Behind, Counts, Heartbeat, Time};
 use crate::report::{Progress, seconds};
 use crate::view::View;
 
+/// The least time over which a speed is measured anew.
+const MEASURED: Duration = Duration::from_millis(500);
+
 /// What one process has told.
 pub(super) struct Told {
     waiting_for: String,
@@ -52,8 +55,13 @@ impl AllTold {
     pub fn progress(&mut self, view: &View, peer: Peer, now: Time) -> Option<Progress> {
         let held = self.held(view, peer, now);
         let told = self.0.get_mut(&peer)?;
-        let (since, clock) = std::mem::replace(&mut told.since, (now, told.clock));
-        let passed = now.saturating_sub(since).as_secs_f32().max(1e-3);
+        let (since, clock) = told.since;
+        let passed = now.saturating_sub(since);
+        // Over a moment a speed is noise: several may ask.
+        if passed >= MEASURED {
+            told.since = (now, told.clock);
+        }
+        let passed = passed.as_secs_f32().max(1e-3);
         let silence = now.saturating_sub(told.at);
         let own = (!told.waiting_for.is_empty()).then(|| format!("waits for {}", told.waiting_for));
         let waiting_for = match (held, own) {
@@ -83,7 +91,10 @@ impl AllTold {
             }
             _ => return None,
         };
-        Some(self.sentence(view, behind, now))
+        // What it has pushed meanwhile is on its way: both have spoken at different times.
+        let owner = view.owner(behind.slot).and_then(|id| self.get(Peer::Worker(id)));
+        let waits = owner.is_none_or(|told| told.clock <= behind.clock);
+        waits.then(|| self.sentence(view, behind, now))
     }
 
     fn sentence(&self, view: &View, behind: Behind, now: Time) -> String {
@@ -174,6 +185,11 @@ mod tests {
         let alone = told.progress(&view, Peer::Worker(near), S(9)).unwrap().waiting_for;
         assert_eq!(alone, "waits for shard 0 of server-0");
         told.hear(Peer::Server(head), &heartbeat("", "", behind), S(9));
+        let beyond = Heartbeat { clock: 813, ..heartbeat("", "shard 0 of server-0", None) };
+        told.hear(Peer::Worker(far), &beyond, S(9));
+        let of_server = told.progress(&view, Peer::Server(head), S(9)).unwrap().waiting_for;
+        assert_eq!(of_server, "", "it has pushed meanwhile");
+        told.hear(Peer::Worker(far), &heartbeat("backward", "", None), S(9));
         let mut words = |peer, now| told.progress(&view, peer, now).unwrap().waiting_for;
         // It has said nothing since: what it did then it does still, as far as anybody knows.
         let later = "round 812 waits for worker-7 on host b3, in backward for 7.0 s, usually 1.1 s, not heard of for 3.0 s";

@@ -104,6 +104,7 @@ impl<'a, M: Model> Solver<'a, M> {
             clocks,
             secured: 0,
             open: None,
+            missed: Vec::new(),
         };
         let share = n_slots as f64 / cluster.quorum() as f64;
         let callbacks = self.callbacks;
@@ -148,7 +149,13 @@ impl<M: Model> Work<'_, M> {
 
     fn keep_books(&mut self, clock: Clock, pulled: &Pulled) -> Result<(), ClusterError> {
         let loss = f64::from(pulled[&self.loss()][0]);
-        let Some(books) = self.books.at(clock, loss, None)?.filter(|_| clock > 0) else { return Ok(()) };
+        let Some(books) = self.books.at(clock, loss, None)? else { return Ok(()) };
+        if let Some(step) = books.resumed() {
+            self.callbacks.iter_mut().for_each(|c| c.resumed(step, &[]));
+        }
+        if clock == 0 {
+            return Ok(());
+        }
         let (own_steps, own_seconds) = books.own(clock);
         if !loss.is_finite() {
             return Err(TrainError::Diverged { step: clock, loss }.into());
@@ -224,7 +231,7 @@ impl<M: Model> Program for &mut Work<'_, M> {
 
     fn let_go(&mut self, slot: Slot) {
         if slot == Slot(0) {
-            self.books.open = None;
+            self.books.let_go();
         }
     }
 

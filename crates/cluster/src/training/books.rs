@@ -10,11 +10,14 @@ use thalweg_nn::{Module, save_weights};
 use thalweg_tensor::Tensor;
 use thalweg_train::{Checkpoints, Fitted, Keep, Line, Place, Run, State, TrainError, load_latest};
 
+use super::bookmark::{Bookmark, Mark};
 use crate::error::ClusterError;
 use crate::ids::Clock;
 
 /// How long the end of a run waits for shards of the last checkpoint.
 const LAST_SHARDS: Duration = Duration::from_secs(10);
+
+const LOSS: &str = "loss";
 
 /// The books, opened by whoever computes the first slot.
 pub(crate) struct Books {
@@ -31,6 +34,8 @@ pub(crate) struct Books {
     /// The run may be taken back to the checkpoint of this step, or to a newer one. Nothing is known at first, and everything stays.
     pub secured: Clock,
     pub open: Option<Open>,
+    /// Losses of steps while another process still held the books.
+    pub missed: Vec<(Clock, f64)>,
 }
 
 /// Open books.
@@ -39,9 +44,11 @@ pub(crate) struct Open {
     run: Option<Run>,
     checkpoints: Option<Checkpoints>,
     n_shards: u32,
-    saved: Option<Clock>,            // the newest checkpoint that was made whole here
+    saved: Option<Clock>,    // the newest checkpoint that was made whole here
     measured: Option<Clock>, // at this step, where the books were opened, somebody has measured before
-    began: (Clock, Instant), // where and when they were opened
+    bookmark: Option<Bookmark>,
+    resumed: Option<Clock>,          // where a run that was stopped goes on, to be told
+    began: (Clock, Instant),         // where and when they were opened
     awaited: BTreeMap<Clock, Value>, // checkpoints whose shards are being written, with their states
 }
 
@@ -54,8 +61,7 @@ impl Books {
         loss: f64,
         start: Option<Position>,
     ) -> Result<Option<&mut Open>, ClusterError> {
-        let fresh = self.open.is_none();
-        if fresh {
+        if self.open.is_none() {
             self.open = self.begin(clock)?;
         }
         // Who tells the result has to have them; whoever holds them has lost the first slot, and sees that in a moment.
@@ -64,16 +70,31 @@ impl Books {
             std::thread::sleep(Duration::from_millis(20));
             self.open = self.begin(clock)?;
         }
-        let Some(open) = &mut self.open else { return Ok(None) };
+        if self.missed.last() != Some(&(clock, loss)) {
+            self.missed.push((clock, loss));
+        }
+        let Some(mut open) = self.open.take() else { return Ok(None) };
         open.checkpoints.iter_mut().for_each(|c| c.keep_from(self.secured));
+        for (clock, loss) in std::mem::take(&mut self.missed) {
+            self.note(&mut open, clock, loss, start)?;
+        }
+        Ok(Some(self.open.insert(open)))
+    }
+
+    /// The step before a clock had this loss, unless somebody has noted that.
+    fn note(
+        &self,
+        open: &mut Open,
+        clock: Clock,
+        loss: f64,
+        start: Option<Position>,
+    ) -> Result<(), TrainError> {
         let state = &mut open.state;
         // A clock may be several steps.
         let before = state.step;
         let passed = |every: u64| clock / every > before / every;
-        if clock > state.step {
-            if !fresh {
-                state.pending = (state.pending.0 + 1, state.pending.1 + loss);
-            }
+        if clock > before {
+            state.pending = (state.pending.0 + 1, state.pending.1 + loss);
             state.step = clock;
         }
         let (epoch, at) = (clock / self.per_epoch, (clock % self.per_epoch) as usize);
@@ -81,11 +102,19 @@ impl Books {
         if passed(self.log_every) || passed(self.per_epoch) || clock == self.clocks {
             open.log_loss()?;
         }
-        if clock > 0 && clock.is_multiple_of(self.every) && open.checkpoints.is_some() && !fresh {
+        if clock > before && clock.is_multiple_of(self.every) && open.checkpoints.is_some() {
             let state = serde_json::to_value(&open.state).expect("a state is always JSON");
             open.awaited.insert(clock, state);
         }
-        Ok(Some(open))
+        let (step, pending) = (open.state.step, open.state.pending);
+        open.bookmark.iter_mut().for_each(|bookmark| bookmark.set(Mark { step, pending }));
+        Ok(())
+    }
+
+    /// The first slot is somebody else's.
+    pub fn let_go(&mut self) {
+        self.open = None;
+        self.missed.clear();
     }
 
     /// The step of the newest checkpoint that was made whole here.
@@ -95,7 +124,8 @@ impl Books {
 
     fn begin(&self, clock: Clock) -> Result<Option<Open>, TrainError> {
         let mut state = State { step: clock, ..State::default() };
-        let (mut run, mut checkpoints, mut measured) = (None, None, None);
+        let (mut run, mut checkpoints, mut measured, mut bookmark) = (None, None, None, None);
+        let mut saved = 0; // the step of the newest checkpoint
         if let Some((folder, place)) = &self.folder {
             let keep = Keep { last: self.keep, ..Keep::default() };
             // Who takes over in the middle of a run goes on with its folder; nobody else's is touched.
@@ -111,19 +141,46 @@ impl Books {
             if goes_on {
                 // A run that was taken back to this clock writes what came after it again.
                 checkpoints.iter_mut().try_for_each(|c| c.forget_after(clock))?;
-                let (resumed, loaded) = Run::resume_from(folder, place)?;
-                if let Some(loaded) = loaded.filter(|l| l.step <= clock) {
-                    state = read_state(&loaded.state, folder, loaded.step)?;
-                    state.step = clock;
-                }
-                run = Some(resumed);
+                run = Some(Run::resume_at(folder, clock)?);
+                state = match load_latest(place)?.filter(|l| l.step <= clock) {
+                    Some(loaded) => read_state(&loaded.state, folder, loaded.step)?,
+                    None => State::default(),
+                };
+                // What was noted since then stands in the folder.
                 let lines = Run::metrics_of(folder)?;
-                let is_measured = |line: &Line| line.step == clock && line.values.keys().any(|n| n != "loss");
+                saved = state.step;
+                for Line { step, values, .. } in lines.iter().filter(|line| line.step > saved) {
+                    let (losses, others): (Vec<_>, Vec<_>) =
+                        values.iter().partition(|(name, _)| *name == LOSS);
+                    state.metrics.extend(others.into_iter().map(|(name, value)| (name.clone(), *value)));
+                    if let Some((_, loss)) = losses.first() {
+                        (state.step, state.pending, state.loss) = (*step, (0, 0.0), Some(**loss));
+                    }
+                }
+                let mark = Bookmark::read(folder).filter(|mark| (state.step..=clock).contains(&mark.step));
+                state.step = mark.map_or(clock, |mark| mark.step);
+                state.pending = mark.map_or(state.pending, |mark| mark.pending);
+                let is_measured = |line: &Line| line.step == clock && line.values.keys().any(|n| n != LOSS);
                 measured = lines.iter().any(is_measured).then_some(clock);
             }
+            bookmark = Bookmark::open(folder);
         }
+        // Who takes over later finds itself beyond the checkpoint.
+        let resumed = Some(clock).filter(|_| self.resume && (clock == 0 || clock == saved));
         let (n_shards, awaited, began) = (self.n_shards, BTreeMap::new(), (clock, Instant::now()));
-        Ok(Some(Open { state, run, checkpoints, n_shards, saved: None, measured, began, awaited }))
+        let saved = None;
+        Ok(Some(Open {
+            state,
+            run,
+            checkpoints,
+            n_shards,
+            saved,
+            measured,
+            bookmark,
+            resumed,
+            began,
+            awaited,
+        }))
     }
 
     /// Whether this is a run like ours in which nothing stands yet: whoever kept the books before was killed in the
@@ -203,6 +260,11 @@ impl Open {
         self.measured == Some(step)
     }
 
+    /// The step after which a run that was stopped goes on, the first time that it is asked for.
+    pub fn resumed(&mut self) -> Option<Clock> {
+        self.resumed.take()
+    }
+
     /// Steps and seconds since the books were opened.
     pub fn own(&self, step: Clock) -> (u64, f64) {
         let (from, began) = self.began;
@@ -217,7 +279,7 @@ impl Open {
         }
         self.state.loss = Some(sum / n as f64);
         let step = self.state.step;
-        self.run.as_mut().map_or(Ok(()), |run| run.log(step, &[("loss", sum / n as f64)]))
+        self.run.as_mut().map_or(Ok(()), |run| run.log(step, &[(LOSS, sum / n as f64)]))
     }
 
     /// Writes down what was measured.
@@ -243,5 +305,104 @@ impl Open {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLOCKS: Clock = 23;
+
+    fn books(folder: &Path) -> Books {
+        Books {
+            n_shards: 1,
+            folder: Some((folder.to_owned(), Place::from(folder.join("checkpoints")))),
+            every: 10,
+            size: 4,
+            keep: 3,
+            resume: false,
+            config: serde_json::json!({}),
+            log_every: 5,
+            per_epoch: 8,
+            clocks: CLOCKS,
+            secured: 0,
+            open: None,
+            missed: Vec::new(),
+        }
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("thalweg-books-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        folder
+    }
+
+    fn loss(clock: Clock) -> f64 {
+        1.0 / (clock as f64 + 0.3)
+    }
+
+    fn losses(folder: &Path) -> Vec<(u64, f64)> {
+        Run::metrics_of(folder).unwrap().iter().map(|line| (line.step, line.values[LOSS])).collect()
+    }
+
+    fn undisturbed() -> Vec<(u64, f64)> {
+        let folder = folder("undisturbed");
+        let mut books = books(&folder);
+        (0..=CLOCKS).for_each(|clock| drop(books.at(clock, loss(clock), None).unwrap()));
+        let losses = losses(&folder);
+        std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!(losses.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [5, 8, 10, 15, 16, 20, 23]);
+        losses
+    }
+
+    #[test]
+    fn whoever_takes_the_books_over_goes_on_with_every_loss_once() {
+        let want = undisturbed();
+        for last in 0..CLOCKS {
+            // The one before has pushed its last step, or was killed before that.
+            for next in [last, last + 1] {
+                let folder = folder(&format!("over-{last}-{next}"));
+                let [mut first, mut second] = [(); 2].map(|()| books(&folder));
+                (0..=last).for_each(|clock| drop(first.at(clock, loss(clock), None).unwrap()));
+                drop(first);
+                (next..=CLOCKS).for_each(|clock| drop(second.at(clock, loss(clock), None).unwrap()));
+                assert_eq!(losses(&folder), want, "from {last} to {next}");
+                std::fs::remove_dir_all(folder).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn steps_while_another_still_holds_the_books_are_noted_when_it_does_not() {
+        let folder = folder("held");
+        let [mut first, mut second] = [(); 2].map(|()| books(&folder));
+        for clock in 0..=CLOCKS {
+            if clock <= 13 {
+                first.at(clock, loss(clock), None).unwrap().unwrap();
+            }
+            if clock == 17 {
+                first.let_go();
+            }
+            if clock > 13 {
+                let noted = second.at(clock, loss(clock), None).unwrap();
+                assert_eq!(noted.is_some(), clock >= 17, "{clock}");
+            }
+        }
+        assert_eq!(losses(&folder), undisturbed());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_run_that_is_taken_back_notes_what_came_after_again() {
+        let folder = folder("back");
+        let mut first = books(&folder);
+        (0..=18).for_each(|clock| drop(first.at(clock, loss(clock), None).unwrap()));
+        first.let_go();
+        // Without a checkpoint it begins anew.
+        let mut second = Books { resume: true, ..books(&folder) };
+        (0..=CLOCKS).for_each(|clock| drop(second.at(clock, loss(clock), None).unwrap()));
+        assert_eq!(losses(&folder), undisturbed());
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -7,6 +7,7 @@
 //! keep what they have in common. Who computes the first slot keeps the books: losses, validation,
 //! the manifests of checkpoints.
 
+mod bookmark;
 mod books;
 mod loss;
 mod own;
@@ -213,6 +214,7 @@ where
             clocks: steps,
             secured: 0,
             open: None,
+            missed: Vec::new(),
         };
         let share = cluster.n_slots() as f32 / cluster.quorum() as f32;
         let mut learning = Learning {

@@ -154,7 +154,7 @@ where
         self.loaders.remove(&slot);
         self.own.iter_mut().for_each(|own| own.let_go(slot));
         if slot == Slot(0) {
-            self.books.open = None;
+            self.books.let_go();
         }
     }
 
@@ -264,6 +264,9 @@ where
         let passed = |every: u64| clock / every > before / every;
         let loss = pulled.values().next_back().map_or(f32::NAN, |v: &Values| v[0]);
         let Some(books) = self.books.at(clock, f64::from(loss), Some(here))? else { return Ok(()) };
+        if let Some(step) = books.resumed() {
+            self.callbacks.iter_mut().for_each(|callback| callback.resumed(step, &[]));
+        }
         if clock > 0 && !loss.is_finite() {
             return Err(TrainError::Diverged { step: clock, loss: loss.into() }.into());
         }

@@ -23,7 +23,7 @@ use crate::graph::{Graph, Kind, Node, NodeId};
 /// Which products gain by being merged. Measured on two cores of a Zen 4, widths from 16 to 768: three products of one row take 1.0 to
 /// 1.6 times less time as one; of 2 to 8 rows with elementwise readers 1.0 to 1.2 times within these bounds. Of more rows, or
 /// where the slices are results and have to be copied, it was mostly 0.8 to 1.0: apart, small products run beside each other on
-/// both cores. Not kept out: four of one row and 128 × 128 whose slices are results, 0.86 to 0.99.
+/// both cores. Not kept out: four of one row and 128 × 128 whose slices are results, 0.83 to 0.99.
 struct Gate {
     /// Read by something that wants dense rows.
     is_read_densely: Vec<bool>,

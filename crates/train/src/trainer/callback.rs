@@ -52,7 +52,7 @@ impl Progress {
 /// }
 /// ```
 pub trait Callback<N> {
-    /// A run goes on after `step`. Damaged checkpoints that were `passed_over` are worth showing.
+    /// A run goes on after `step`, which is 0 when there was no checkpoint yet. Damaged checkpoints that were `passed_over` are worth showing.
     fn resumed(&mut self, step: u64, passed_over: &[String]) {
         let _ = (step, passed_over);
     }

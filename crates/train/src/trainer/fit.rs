@@ -186,14 +186,13 @@ where
         // The lock of the checkpoints comes first: nothing of a run that is still being trained is touched.
         let checkpoints = Checkpoints::open(folder.join("checkpoints"), keep)?;
         let (run, loaded) = Run::resume(folder)?;
-        let mut saved = None;
-        if let Some(loaded) = loaded {
-            let learner =
-                Learner { net: &self.net, optimizer: &self.optimizer, average: self.average.as_ref() };
-            *state = learner.restore(&loaded, folder)?;
-            saved = Some(loaded.step);
-            self.callbacks.iter_mut().for_each(|c| c.resumed(loaded.step, &loaded.passed_over));
-        }
-        Ok(Files { run: Some(run), checkpoints: Some(checkpoints), saved })
+        let Some(loaded) = loaded else {
+            self.callbacks.iter_mut().for_each(|c| c.resumed(0, &[]));
+            return Ok(Files { run: Some(run), checkpoints: Some(checkpoints), saved: None });
+        };
+        let learner = Learner { net: &self.net, optimizer: &self.optimizer, average: self.average.as_ref() };
+        *state = learner.restore(&loaded, folder)?;
+        self.callbacks.iter_mut().for_each(|c| c.resumed(loaded.step, &loaded.passed_over));
+        Ok(Files { run: Some(run), checkpoints: Some(checkpoints), saved: Some(loaded.step) })
     }
 }

@@ -74,7 +74,9 @@ impl WorkerProcess {
     /// Who else could do what it does.
     pub(crate) fn among(&self) -> Among {
         let view = self.session.view();
-        match self.session.id().filter(|id| view.workers.contains_key(id)) {
+        // Without shards nothing was computed, or all of it is lost: there is nothing to hand over or to save.
+        let begun = self.session.id().filter(|id| view.workers.contains_key(id) && !view.shards.is_empty());
+        match begun {
             Some(_) if view.workers.len() > 1 => Among::Others,
             Some(me) if !view.slots_of(me).is_empty() => Among::Last,
             _ => Among::Nobody,
