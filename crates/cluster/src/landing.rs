@@ -42,7 +42,7 @@ impl Landing {
         let mut places = places.unwrap_or_default();
         places.resize(lens.len(), None);
         let of = |(place, len): (Option<Values>, &usize)| {
-            place.filter(|place| place.len() == *len).unwrap_or_else(|| Values::scratch(*len))
+            place.filter(|place| place.len() == *len).unwrap_or_else(|| Values::reserve(*len))
         };
         places.into_iter().zip(lens).map(of).collect()
     }

@@ -34,6 +34,11 @@ impl Values {
         Self(Buffer::scratch(DType::F32, len))
     }
 
+    /// The same for what a peer claims to send: fresh memory costs nothing before it is written.
+    pub(crate) fn reserve(len: usize) -> Self {
+        Self(Buffer::reserve(DType::F32, len))
+    }
+
     /// The numbers of a tensor of `f32` in row-major order, without a copy where they lie so. Panics when it is of another dtype.
     #[track_caller]
     pub fn of(tensor: &Tensor) -> Self {

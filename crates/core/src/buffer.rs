@@ -25,8 +25,10 @@ use crate::pool;
 
 /// Alignment of pooled memory: a cache line, and the widest SIMD register.
 pub(crate) const ALIGN: usize = 64;
-/// Blocks from this size on are mapped: two huge pages of usual size.
-const MAP_FROM: usize = 4 << 20;
+/// Blocks from this size on are mapped: their pages are there when they are first written, and not before.
+const MAP_FROM: usize = 1 << 20;
+/// From this size on in huge pages: two of usual size.
+const HUGE_FROM: usize = 4 << 20;
 
 /// A block of memory with its owner.
 pub(crate) struct Block {
@@ -39,7 +41,7 @@ enum Owner {
     /// Allocated here, with `capacity` bytes at `ALIGN`.
     Heap,
     /// Mapped here, `capacity` bytes of its own.
-    Mapped(#[expect(dead_code, reason = "unmaps the memory when dropped")] MmapMut),
+    Mapped(#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "unmaps when dropped"))] MmapMut),
     /// A part of a larger block, which no other part overlaps.
     Part(Arc<Block>),
     /// Lent by something that must stay alive: a memory-mapped file.
@@ -53,16 +55,35 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Zeroed memory from the system. Large blocks are mapped, in huge pages where the system has
+    /// Zeroed memory from the system. Large blocks are mapped, the largest in huge pages where the system has
     /// them: filling fresh small pages costs more than most kernels that do it.
     pub(crate) fn allocate(capacity: usize) -> Self {
+        let block = Self::from_system(capacity);
+        // Without huge pages it is merely slower.
+        #[cfg(target_os = "linux")]
+        if let Owner::Mapped(map) = &block.owner
+            && capacity >= HUGE_FROM
+        {
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
+        block
+    }
+
+    /// The same for memory that may never be written: of large blocks there is no more than what is, in small pages.
+    pub(crate) fn reserve(capacity: usize) -> Self {
+        let block = Self::from_system(capacity);
+        #[cfg(target_os = "linux")]
+        if let Owner::Mapped(map) = &block.owner {
+            let _ = map.advise(memmap2::Advice::NoHugePage);
+        }
+        block
+    }
+
+    fn from_system(capacity: usize) -> Self {
         if capacity >= MAP_FROM
             && let Ok(mut map) = MmapMut::map_anon(capacity)
             && let Some(ptr) = NonNull::new(map.as_mut_ptr())
         {
-            // Without huge pages it is merely slower.
-            #[cfg(target_os = "linux")]
-            let _ = map.advise(memmap2::Advice::HugePage);
             return Self { ptr, capacity, owner: Owner::Mapped(map) };
         }
         let layout = AllocLayout::from_size_align(capacity.max(ALIGN), ALIGN)
@@ -98,8 +119,17 @@ pub struct Buffer {
 impl Buffer {
     /// Memory whose contents are valid but arbitrary: what its previous user left behind.
     pub fn scratch(dtype: DType, len: usize) -> Self {
+        Self::from_pool(dtype, len, Block::allocate)
+    }
+
+    /// The same for memory that a peer or a file merely claims to need: fresh memory costs nothing before it is written.
+    pub fn reserve(dtype: DType, len: usize) -> Self {
+        Self::from_pool(dtype, len, Block::reserve)
+    }
+
+    fn from_pool(dtype: DType, len: usize, fresh: fn(usize) -> Block) -> Self {
         let bytes = len.checked_mul(dtype.size()).expect("shapes are checked before memory is asked for");
-        let mut buffer = Self { block: ManuallyDrop::new(pool::take(bytes)), dtype, len };
+        let mut buffer = Self { block: ManuallyDrop::new(pool::take(bytes, fresh)), dtype, len };
         if dtype == DType::Bool {
             // A stale byte need not be a `bool` (invariant 2).
             buffer.bytes_mut().fill(0);
@@ -128,7 +158,7 @@ impl Buffer {
         if !lens.iter().rev().skip(1).all(|&len| Self::can_have_neighbour(dtype, len)) {
             return None;
         }
-        let whole = pool::take(total);
+        let whole = pool::take(total, Block::allocate);
         let mut at = 0;
         let part = |len: &usize| {
             // SAFETY: the parts lie one behind the other in a block of `total` bytes, of which this is the only owner.

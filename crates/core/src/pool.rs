@@ -48,25 +48,25 @@ pub fn trim_pool() {
     IDLE_BYTES.fetch_sub(bytes, Relaxed);
 }
 
-/// A block of at least `bytes` bytes with one owner.
+/// A block of at least `bytes` bytes with one owner, made by `fresh` where none is idle.
 #[inline]
-pub(crate) fn take(bytes: usize) -> Arc<Block> {
+pub(crate) fn take(bytes: usize, fresh: fn(usize) -> Block) -> Arc<Block> {
     let class = class_of(bytes);
     let local = LOCAL.try_with(|local| local.borrow_mut().get_mut(class).and_then(Vec::pop));
     match local {
         Ok(Some(block)) => block,
-        _ => take_shared(class),
+        _ => take_shared(class, fresh),
     }
 }
 
 #[cold]
-fn take_shared(class: usize) -> Arc<Block> {
+fn take_shared(class: usize, fresh: fn(usize) -> Block) -> Arc<Block> {
     if let Some(block) = shared().get_mut(class).and_then(Vec::pop) {
         IDLE_BYTES.fetch_sub(block.capacity(), Relaxed);
         return block;
     }
     SYSTEM_ALLOCATIONS.fetch_add(1, Relaxed);
-    Arc::new(Block::allocate(class_size(class)))
+    Arc::new(fresh(class_size(class)))
 }
 
 /// Takes back a block that has one owner.
@@ -155,7 +155,7 @@ mod tests {
     fn a_steady_loop_asks_the_system_for_nothing() {
         // Odd sizes, so that no test running beside this one uses the same classes.
         let sizes = [3_000_017, 70_001];
-        let cycle = || sizes.map(take).into_iter().for_each(give);
+        let cycle = || sizes.map(|bytes| take(bytes, Block::allocate)).into_iter().for_each(give);
         cycle();
         let idle = |class: usize| shared().get(class).map_or(0, Vec::len);
         let before = sizes.map(|s| idle(class_of(s)));

@@ -25,7 +25,26 @@ impl Recent {
 impl UpdateRule for Recent {
     fn update(&self, _step: u64, value: &[f32], pushed: &[f32], _state: &mut [f32], out: &mut [f32]) {
         for ((o, v), p) in out.iter_mut().zip(value).zip(pushed) {
-            *o = v + p - v / self.0;
+            // In rounds exactly what was pushed, whatever was there before.
+            *o = p + (v - v / self.0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loss_of_a_round_does_not_depend_on_the_one_before() {
+        let recent = |sync, value: f32, pushed: f32| {
+            let mut out = [0.0];
+            Recent::of(sync, 4).update(1, &[value], &[pushed], &mut [], &mut out);
+            out[0]
+        };
+        for before in [0.0, 0.1, 7.3, 1e9] {
+            assert_eq!(recent(Sync::Bsp, before, 0.123_456_7), 0.123_456_7);
+        }
+        assert_eq!(recent(Sync::Async, 8.0, 1.5), 7.5);
     }
 }
