@@ -222,7 +222,7 @@ mod tests {
                 let mut covered = vec![0; *len];
                 for shard in (0..n_shards as u32).map(ShardId) {
                     let range = layout.range(table, shard);
-                    assert!(range.is_empty() || range.start % GRAIN == 0, "seed {seed}: {range:?}");
+                    assert!(range.is_empty() || range.start.is_multiple_of(GRAIN), "seed {seed}: {range:?}");
                     covered[range].iter_mut().for_each(|c| *c += 1);
                 }
                 assert!(covered.iter().all(|c| *c == 1), "seed {seed}: {lens:?} over {n_shards} shards");

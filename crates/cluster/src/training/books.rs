@@ -342,6 +342,12 @@ mod tests {
         1.0 / (clock as f64 + 0.3)
     }
 
+    fn note(books: &mut Books, clocks: impl IntoIterator<Item = Clock>) {
+        for clock in clocks {
+            books.at(clock, loss(clock), None).unwrap().expect("nobody else holds them");
+        }
+    }
+
     fn losses(folder: &Path) -> Vec<(u64, f64)> {
         Run::metrics_of(folder).unwrap().iter().map(|line| (line.step, line.values[LOSS])).collect()
     }
@@ -349,7 +355,7 @@ mod tests {
     fn undisturbed() -> Vec<(u64, f64)> {
         let folder = folder("undisturbed");
         let mut books = books(&folder);
-        (0..=CLOCKS).for_each(|clock| drop(books.at(clock, loss(clock), None).unwrap()));
+        note(&mut books, 0..=CLOCKS);
         let losses = losses(&folder);
         std::fs::remove_dir_all(folder).unwrap();
         assert_eq!(losses.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [5, 8, 10, 15, 16, 20, 23]);
@@ -364,9 +370,9 @@ mod tests {
             for next in [last, last + 1] {
                 let folder = folder(&format!("over-{last}-{next}"));
                 let [mut first, mut second] = [(); 2].map(|()| books(&folder));
-                (0..=last).for_each(|clock| drop(first.at(clock, loss(clock), None).unwrap()));
+                note(&mut first, 0..=last);
                 drop(first);
-                (next..=CLOCKS).for_each(|clock| drop(second.at(clock, loss(clock), None).unwrap()));
+                note(&mut second, next..=CLOCKS);
                 assert_eq!(losses(&folder), want, "from {last} to {next}");
                 std::fs::remove_dir_all(folder).unwrap();
             }
@@ -397,11 +403,11 @@ mod tests {
     fn a_run_that_is_taken_back_notes_what_came_after_again() {
         let folder = folder("back");
         let mut first = books(&folder);
-        (0..=18).for_each(|clock| drop(first.at(clock, loss(clock), None).unwrap()));
+        note(&mut first, 0..=18);
         first.let_go();
         // Without a checkpoint it begins anew.
         let mut second = Books { resume: true, ..books(&folder) };
-        (0..=CLOCKS).for_each(|clock| drop(second.at(clock, loss(clock), None).unwrap()));
+        note(&mut second, 0..=CLOCKS);
         assert_eq!(losses(&folder), undisturbed());
         std::fs::remove_dir_all(folder).unwrap();
     }
