@@ -92,7 +92,7 @@ fn a_closed_port_of_a_server_is_named_and_then_an_error() {
     let started = Instant::now();
     let worker = processes.start("worker-0", &LONG, &[]);
     worker.until("worker-0: waits for server-0 at 127.0.0.2:");
-    let status = processes.until("waits for server-0, which is not reached at 127.0.0.2:");
+    let status = processes.until("server-0, which is not reached at 127.0.0.2:");
     assert!(status.contains("refused"), "{status}");
     assert_eq!(processes.ended("worker-0").code(), Some(1));
     assert!(started.elapsed() < ENOUGH);
