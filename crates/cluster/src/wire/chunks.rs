@@ -10,7 +10,7 @@
 //! | 20..24 | CRC-32 of the header up to here |
 //!
 //! A chunk continues the frame that its lane has begun. The arrays of an answer are received in the place where whoever
-//! asked will have them ([`Landing`]).
+//! asked will have them (`landing`).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
