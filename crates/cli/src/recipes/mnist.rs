@@ -1,4 +1,4 @@
-//! LeNet on handwritten digits: three epochs reach more than 99 %.
+//! LeNet on handwritten digits: four epochs reach more than 99 %, also on a cluster that drops the slowest push.
 
 use anyhow::Result;
 use thalweg::data::{Dataset, Examples, RandomCrop};
@@ -13,7 +13,7 @@ pub static RECIPE: Recipe = Recipe {
     name: "mnist",
     alias: Some("lenet"),
     about: "LeNet on handwritten digits (MNIST)",
-    defaults: Defaults::net(Length::Epochs(3), 128, 8e-3),
+    defaults: Defaults::net(Length::Epochs(4), 128, 8e-3),
     shows: false,
     run,
 };
