@@ -13,11 +13,11 @@ use thalweg_kernels::scratch::Scratch;
 use thalweg_kernels::threads::parallel;
 use thalweg_tensor::ops::{Op, Reshape};
 use thalweg_tensor::param::{ParamRead, ParamWrite};
-use thalweg_tensor::{Meta, Param, Tensor};
+use thalweg_tensor::{Meta, OpError, Param, Tensor};
 
 use crate::error::RunError;
 use crate::look::{self, Written};
-use crate::plan::{Action, Home, MAX_OPERANDS, Plan, Ref, Step, Storage, Then};
+use crate::plan::{Action, Home, MAX_OPERANDS, Plan, Pool, Ref, Step, Storage, Then};
 use crate::probe;
 use crate::program::{self, Memory};
 
@@ -92,6 +92,7 @@ impl Executor {
                 Home::Arena(offset) => unsafe { base.add(offset.min(plan.arena_bytes)) },
                 Home::Captured(k) => address(&captured[k].view()),
                 Home::Literal(k) => address(&plan.literals[k].view()),
+                Home::Passing => std::ptr::null_mut(),
                 home => {
                     bound.push((i, home));
                     std::ptr::null_mut()
@@ -388,7 +389,7 @@ impl Executor {
         })
     }
 
-    fn act(&self, step: &Step) -> Result<(), thalweg_tensor::OpError> {
+    fn act(&self, step: &Step) -> Result<(), OpError> {
         match &step.action {
             Action::Tiles(programs) => {
                 let operands: SmallVec<[Memory; MAX_OPERANDS]> =
@@ -430,11 +431,14 @@ impl Executor {
         }
     }
 
-    fn act_then(&self, step: &Step, then: &Then) -> Result<(), thalweg_tensor::OpError> {
+    fn act_then(&self, step: &Step, then: &Then) -> Result<(), OpError> {
         let (own, others) = step.inputs.split_at(then.n_operands);
         let inputs: SmallVec<[View<'_>; 4]> = own.iter().map(|r| self.view(r)).collect();
         let operands: SmallVec<[Memory; 16]> = others.iter().map(|r| self.memory[r.storage]).collect();
-        let written = &step.outputs[..then.program.results.len()];
+        let written = match then.pool {
+            Some(_) => std::slice::from_ref(&then.product),
+            None => &step.outputs[..then.program.results.len()],
+        };
         let results: SmallVec<[Memory; 8]> = written.iter().map(|o| self.memory[o.0]).collect();
         let place = self.memory[then.product.0].0.addr();
         let ready = |pieces: Pieces, product: *mut u8| {
@@ -446,6 +450,14 @@ impl Executor {
             // writes nothing that the product reads (`Plan::epilogue`).
             unsafe { then.program.run_pieces(&pieces, &operands, &results) };
         };
+        if let Some(pool) = &then.pool {
+            let to = self.memory[step.outputs[0].0];
+            return self.act_planes(then, &inputs, |pieces, product| {
+                ready(pieces.clone(), product);
+                // SAFETY: the program is done with these planes, and each is ready once.
+                unsafe { pool.take(&pieces, product, to) }
+            });
+        }
         let mut y = self.memory_of(&then.product);
         if then.op.fast_then(&inputs, &mut y, &ready) {
             return Ok(());
@@ -456,6 +468,32 @@ impl Executor {
         // SAFETY: see `Executor`; the product is done, and its view is not used again.
         unsafe { program::run(std::slice::from_ref(&then.program), &operands, &results) };
         Ok(())
+    }
+
+    /// A convolution whose planes are passed on, with the address of the first element of all.
+    fn act_planes(
+        &self,
+        then: &Then,
+        inputs: &[View<'_>],
+        pass: impl Fn(Pieces, *mut u8) -> Result<(), OpError> + Sync,
+    ) -> Result<(), OpError> {
+        let product = Meta::new(self.plan.storages[then.product.0].dtype, &then.product.1);
+        let failed = Mutex::new(None);
+        let ready = |pieces: Pieces, first: *mut u8| {
+            if let Err(error) = pass(pieces, first) {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        };
+        if !then.op.fast_planes(inputs, &product, &ready) {
+            // Not covered after all: all planes are made first.
+            let mut whole = Buffer::scratch(product.dtype, product.numel());
+            let mut y = ViewMut::new(&mut whole, &product.shape);
+            if !then.op.fast(inputs, &mut y) {
+                then.op.eval(inputs, &mut y)?;
+            }
+            ready(Pieces::one(0..product.numel()), whole.as_mut_slice::<f32>().as_mut_ptr().cast());
+        }
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
     fn view<'a>(&'a self, r: &'a Ref) -> View<'a> {
@@ -487,7 +525,36 @@ impl Executor {
     }
 }
 
-fn empty(meta: &thalweg_tensor::Meta) -> Tensor {
+impl Pool {
+    /// Runs on some planes of its operand, whose first element of all would lie at `first`.
+    ///
+    /// # Safety
+    /// The planes lie there and are written by nobody; `to` is memory for the whole result, of which nobody else touches these planes.
+    unsafe fn take(&self, pieces: &Pieces, first: *mut u8, to: Memory) -> Result<(), OpError> {
+        let len = |plane: &[usize]| plane.iter().product::<usize>();
+        let (n_in, n_out) = (len(&self.from), len(&self.to));
+        for piece in pieces.iter() {
+            let (at, n) = (piece.start / n_in, piece.len() / n_in);
+            // SAFETY: the caller's promise.
+            let (x, y) = unsafe {
+                let x = first.cast::<f32>().wrapping_add(piece.start).cast_const();
+                let y = to.0.cast::<f32>().add(at * n_out);
+                (std::slice::from_raw_parts(x, n * n_in), std::slice::from_raw_parts_mut(y, n * n_out))
+            };
+            let [from, to] = [&self.from, &self.to]
+                .map(|plane| -> Shape { std::iter::once(n).chain(plane.iter().copied()).collect() });
+            let from = Layout::contiguous(from);
+            let x = [View::over(x.into(), &from)];
+            let mut y = ViewMut::over(y.into(), &to);
+            if !self.op.fast(&x, &mut y) {
+                self.op.eval(&x, &mut y)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn empty(meta: &Meta) -> Tensor {
     Tensor::from_buffer(Buffer::zeros(meta.dtype, meta.numel()), &meta.shape)
 }
 

@@ -1,4 +1,5 @@
-//! Steps that become one: a product or convolution with the group that continues it, and neighbouring groups.
+//! Steps that become one: a product or convolution with the group that continues it and the pooling that takes its planes,
+//! and neighbouring groups.
 
 use thalweg_core::DType;
 
@@ -7,11 +8,16 @@ use crate::plan::{Action, MAX_OPERANDS, Plan, Step, Then};
 
 impl Plan {
     /// Makes one step of a product or convolution and the group after it that reads its result in place.
-    /// `continued` says which steps have one.
-    pub(crate) fn join_epilogues(&mut self, continued: &[bool]) {
+    /// `continued` says which steps have one, `passed` behind which of those groups the pooling belongs to it too.
+    pub(crate) fn join_epilogues(&mut self, continued: &[bool], passed: &[bool]) {
         let mut joined: Vec<Step> = Vec::with_capacity(self.steps.len());
+        let is_marked = |marks: &[bool], i: Option<usize>| i.is_some_and(|i| marks.get(i) == Some(&true));
         for (i, step) in std::mem::take(&mut self.steps).into_iter().enumerate() {
-            let before = joined.last().filter(|_| i > 0 && continued.get(i - 1) == Some(&true));
+            if is_marked(passed, i.checked_sub(2)) {
+                joined.last_mut().expect("a convolution came before").take_planes(step);
+                continue;
+            }
+            let before = joined.last().filter(|_| is_marked(continued, i.checked_sub(1)));
             match before.and_then(|last| self.epilogue(last, &step)) {
                 Some(both) => {
                     joined.pop();
@@ -52,7 +58,13 @@ impl Plan {
             outputs.push(result.clone());
         }
         let n_operands = product.inputs.len();
-        let then = Then { op: op.clone(), n_operands, product: result.clone(), program: program.clone() };
+        let then = Then {
+            op: op.clone(),
+            n_operands,
+            product: result.clone(),
+            program: program.clone(),
+            pool: None,
+        };
         Some(Step {
             action: Action::Then(Box::new(then)),
             inputs: product.inputs.iter().chain(&group.inputs).cloned().collect(),

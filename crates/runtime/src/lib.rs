@@ -17,6 +17,7 @@ mod memory;
 mod order;
 mod picture;
 mod plan;
+mod planes;
 mod print;
 mod probe;
 mod profile;

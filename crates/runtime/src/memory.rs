@@ -17,7 +17,12 @@ impl Planner<'_> {
     fn last_reads(&self) -> Vec<Option<usize>> {
         let mut last = vec![None; self.storages.len()];
         for (i, step) in self.steps.iter().enumerate() {
-            let end = if self.is_continued(i) { i + 1 } else { i };
+            let end = match self.passed.get(i) {
+                Some(true) => i + 2,
+                _ if i > 0 && self.passed.get(i - 1) == Some(&true) => i + 1,
+                _ if self.is_continued(i) => i + 1,
+                _ => i,
+            };
             step.inputs.iter().for_each(|r| last[r.storage] = Some(end));
         }
         last

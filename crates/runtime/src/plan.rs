@@ -25,6 +25,7 @@ pub(crate) const MAX_OPERANDS: usize = 192;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     Epilogues,
+    Planes,
     InPlace,
     Arena,
     Join,
@@ -38,9 +39,9 @@ impl Stage {
 }
 
 /// The stages of planning that can be switched off by name, as passes can: what reads a product runs on its pieces
-/// (`epilogues`), values are written over old ones that nothing reads later (`in_place`), those that never meet share memory
+/// (`epilogues`), a pooling takes the planes of a convolution from a cache (`planes`), values are written over old ones that nothing reads later (`in_place`), those that never meet share memory
 /// (`arena`), neighbouring groups are one step (`join`), independent steps run at the same time (`parallel`).
-pub const STAGES: &[&str] = &["epilogues", "in_place", "arena", "join", "parallel"];
+pub const STAGES: &[&str] = &["epilogues", "planes", "in_place", "arena", "join", "parallel"];
 
 /// Where a value's memory comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub(crate) enum Home {
     Output(usize),
     /// Bytes from the beginning of the arena.
     Arena(usize),
+    /// Nowhere as a whole: its planes pass through scratch memory during one step.
+    Passing,
 }
 
 /// Memory for the elements of one value.
@@ -86,13 +89,23 @@ pub(crate) enum Action {
 }
 
 /// A product with its epilogue. Its operands stand before those of the program; the results are those of the program
-/// and, unless one of them takes its place, that of the product.
+/// and, unless one of them takes its place, that of the product; or that of the pooling alone.
 #[derive(Clone)]
 pub(crate) struct Then {
     pub op: Op,
     pub n_operands: usize,
     pub product: (usize, Shape),
     pub program: Program,
+    pub pool: Option<Pool>,
+}
+
+/// What takes the planes that the program leaves, before they are gone.
+#[derive(Clone)]
+pub(crate) struct Pool {
+    pub op: Op,
+    /// One plane of its operand, and of its result.
+    pub from: SmallVec<[usize; 3]>,
+    pub to: SmallVec<[usize; 3]>,
 }
 
 /// One kernel launch.
@@ -156,10 +169,10 @@ impl Plan {
         for unit in order::units(graph) {
             planner.unit(&unit);
         }
-        let (mut plan, continued) = planner.finish();
+        let (mut plan, continued, passed) = planner.finish();
         let is_on = |stage: Stage| is_on(stage.name());
         if is_on(Stage::Epilogues) {
-            plan.join_epilogues(&continued);
+            plan.join_epilogues(&continued, &passed);
         }
         if is_on(Stage::Join) {
             plan.join_tiles();
@@ -234,6 +247,9 @@ impl Plan {
     pub(crate) fn result_nodes(&self, i: usize) -> Vec<NodeId> {
         match &self.steps[i].action {
             Action::Tiles(programs) => programs.iter().flat_map(|p| &p.results).map(|r| r.node).collect(),
+            Action::Then(then) if then.pool.is_some() => {
+                self.steps[i].nodes.last().copied().into_iter().collect()
+            }
             Action::Then(then) => {
                 let results = then.program.results.iter().map(|r| r.node);
                 let n_rest = self.steps[i].outputs.len() - then.program.results.len();
@@ -260,7 +276,7 @@ impl Plan {
     /// The storages that a step writes.
     pub(crate) fn writes_of(&self, i: usize) -> impl Iterator<Item = usize> + '_ {
         let product = match &self.steps[i].action {
-            Action::Then(then) => Some(then.product.0),
+            Action::Then(then) if then.pool.is_none() => Some(then.product.0),
             _ => None,
         };
         self.steps[i].outputs.iter().map(|(storage, _)| *storage).chain(product)
@@ -288,7 +304,8 @@ impl Plan {
 
     pub(crate) fn cost(&self, step: &Step) -> Cost {
         let flops = step.nodes.iter().map(|&id| self.graph.cost(id).flops).sum();
-        let read = step.inputs.iter().map(|r| {
+        let is_stored = |r: &&Ref| self.storages[r.storage].home != Home::Passing;
+        let read = step.inputs.iter().filter(is_stored).map(|r| {
             let len = self.storages[r.storage].len.min(r.layout.numel());
             len * self.storages[r.storage].dtype.size()
         });
@@ -309,6 +326,8 @@ pub(crate) struct Planner<'a> {
     pub born: Vec<Option<usize>>,
     /// For each step, whether the next one continues it piece by piece.
     pub continued: Vec<bool>,
+    /// For each step, whether its result passes through the next two plane by plane.
+    pub passed: Vec<bool>,
     inputs: Vec<Option<Meta>>,
     n_uses: Vec<u32>,
     is_on: &'a dyn Fn(&str) -> bool,
@@ -327,6 +346,7 @@ impl<'a> Planner<'a> {
             joined: Vec::new(),
             born: Vec::new(),
             continued: Vec::new(),
+            passed: Vec::new(),
             inputs: vec![None; graph.inputs.len()],
             n_uses: graph.n_uses(),
         }
@@ -493,8 +513,8 @@ impl<'a> Planner<'a> {
         to
     }
 
-    /// The plan, and for each of its steps whether the next one continues it.
-    fn finish(mut self) -> (Plan, Vec<bool>) {
+    /// The plan, and for each of its steps whether the next one continues it, and whether planes of it pass to the one after that.
+    fn finish(mut self) -> (Plan, Vec<bool>, Vec<bool>) {
         if self.is_on(Stage::Epilogues) {
             self.follow_products();
         }
@@ -503,6 +523,9 @@ impl<'a> Planner<'a> {
         let outputs = self.hand_out();
         let unplanned_bytes = self.unplanned();
         self.copy_to_params(to_copy);
+        if self.is_on(Stage::Planes) {
+            self.pass_planes();
+        }
         if self.is_on(Stage::InPlace) {
             self.reuse_operands();
         }
@@ -525,7 +548,7 @@ impl<'a> Planner<'a> {
             written,
             batches: Vec::new(),
         };
-        (plan, self.continued)
+        (plan, self.continued, self.passed)
     }
 
     /// Bytes of all values that are neither handed out nor new values of parameters, each in memory of its own.

@@ -75,6 +75,13 @@ fn ops_of_networks_allocate_nothing_when_warm() {
         ("conv2d", Box::new(|x| image.conv2d(&kernel, None, &Default::default()) + x.sum(()))),
         ("max_pool2d", Box::new(|x| image.max_pool2d(2, &Default::default()) + x.sum(()))),
         (
+            "planes into a pool",
+            Box::new(|x| {
+                let wide = image.conv2d(&kernel, Some(&w.narrow(0, 0, 4)), &Default::default()).relu();
+                wide.max_pool2d(2, &Default::default()) + x.sum(())
+            }),
+        ),
+        (
             "gradients",
             Box::new(|x| thalweg_tensor::grad(|x| x.log_softmax(-1).gelu_tanh().square().sum(()))(x)),
         ),

@@ -36,6 +36,24 @@ fn what_reads_a_product_becomes_its_epilogue() {
 }
 
 #[test]
+fn a_pooling_joins_the_convolution_whose_planes_it_takes() {
+    let pair = "Sliding(kernel:2,stride:2,padding:0,dilation:1,ceil_mode:false)";
+    let step = "(stride:1,dilation:1,padding:(0,0))";
+    let text = format!(
+        "x = input : f32[2,3,9,9]; w = input : f32[4,3,3,3]; \
+         c = conv(geometry:(axes:[{step},{step}],groups:1)) x w; r = relu c; \
+         p = max_pool(axes:[{pair},{pair}]) r; y = neg p; return y"
+    );
+    let steps = |stages: &[&str]| plan_with(stages, &text).0;
+    assert_eq!(steps(&["epilogues"]), "conv relu; max_pool; neg");
+    assert_eq!(steps(&["epilogues", "planes"]), "conv relu max_pool; neg");
+    // There is nothing to join where no step continues another.
+    assert_eq!(steps(&["planes"]), "conv; relu; max_pool; neg");
+    let bytes = |stages: &[&str]| plan_with(stages, &text).1.arena_bytes();
+    assert_eq!(bytes(&["epilogues", "planes"]), (4 * 2 * 4 * 3 * 3_usize).next_multiple_of(64));
+}
+
+#[test]
 fn groups_that_do_not_meet_become_one_step() {
     check(
         "join",

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::Conv;
 use super::columns::{Block, gather, n_lines, scatter};
+use super::destination::Destination;
 use crate::gemm::{MatRef, Ready, gemm_f32, tell};
 use crate::stream::arithmetic::add_assign;
 use crate::stream::split::par_chunks_mut;
@@ -19,9 +20,9 @@ const SMALL: usize = 1 << 18;
 pub(super) const SMALL_WEIGHT: usize = 1 << 18;
 
 /// y = w over x: for each block of columns, y = w · columns.
-pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Ready) {
-    let image_len = c.groups * c.out_channels * c.outputs();
-    par_chunks_mut(y, images_per_task(c) * image_len, |start, y| {
+pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: Destination<'_>, ready: Ready) {
+    let image_len = c.image();
+    y.chunks(c.batch * image_len, images_per_task(c) * image_len, |start, y| {
         let images = start / image_len..(start + y.len()) / image_len;
         for g in 0..c.groups {
             for_each_block(c, images.clone(), |block| {
@@ -44,7 +45,7 @@ fn product_into(c: &Conv, w: &[f32], g: usize, block: &Block, col: MatRef<'_, f3
         gemm_f32(weight_of(c, w, g), col, &mut y[from..], n_out, false);
         return;
     }
-    let (columns, image_len) = (block.columns(c), c.groups * c.out_channels * n_out);
+    let (columns, image_len) = (block.columns(c), c.image());
     with_scratch(&RESULT, c.out_channels * columns, |product| {
         gemm_f32(weight_of(c, w, g), col, product, columns, false);
         for (i, y) in y.chunks_exact_mut(image_len).take(block.images.len()).enumerate() {
@@ -141,7 +142,7 @@ fn is_pointwise(c: &Conv) -> bool {
 }
 
 /// Small images share a product; every task of a batch should still be one of several.
-fn images_per_task(c: &Conv) -> usize {
+pub(super) fn images_per_task(c: &Conv) -> usize {
     if work(c) <= SMALL {
         return c.batch.max(1);
     }

@@ -4,6 +4,7 @@
 //! then every tap of every window is a shift of whole lines, and sixteen outputs at a time stay in
 //! registers while their taps are summed.
 
+use super::destination::Destination;
 use super::{Axis, Conv};
 use crate::gemm::{Ready, tell};
 use crate::scratch::Scratch;
@@ -19,10 +20,10 @@ const CHANNELS: usize = 8;
 const GRAIN: usize = 64 << 10;
 
 /// y: each output plane sees one input plane.
-pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Ready) {
+pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: Destination<'_>, ready: Ready) {
     let (n_in, n_out, n_taps) = (c.inputs(), c.outputs(), c.taps());
     let channels = c.groups * c.out_channels;
-    par_chunks_mut(y, planes_per_task(c) * n_out, |start, y| {
+    y.chunks(c.batch * c.image(), planes_per_task(c) * n_out, |start, y| {
         let mut padded = Padded::new(&c.axes);
         let mut holds = None;
         for (plane, y) in (start / n_out..).zip(y.chunks_exact_mut(n_out)) {
@@ -100,7 +101,7 @@ pub(super) fn weight_gradient(c: &Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     });
 }
 
-fn planes_per_task(c: &Conv) -> usize {
+pub(super) fn planes_per_task(c: &Conv) -> usize {
     (GRAIN / (c.outputs() * c.taps()).max(1)).max(1)
 }
 

@@ -9,15 +9,22 @@
 use std::ops::Range;
 
 use super::dense::{COLUMNS, PIECES, RESULT, sum_pieces, with_scratch};
+use super::destination::Destination;
 use super::{Axis, Conv};
 use crate::gemm::packed::{Packed, packed_len};
 use crate::gemm::windows::{PackedRows, Windows, add_windows_by, gemm_windows};
 use crate::gemm::{MatRef, Ready, tell};
-use crate::stream::split::SharedMut;
 use crate::threads::parallel;
 
 /// Positions of a task, about: enough to pay for what a task prepares, few enough for the cache.
 const POSITIONS: usize = 1024;
+
+/// Tasks below which output channels are shared out too, and multiply-adds that each should have.
+const ENOUGH_TASKS: usize = 16;
+const TASK_WORK: usize = 1 << 20;
+
+/// Elements that are told together, about: what follows should find them in the nearest cache.
+const TOLD: usize = 8 << 10;
 
 /// Output channels from which a group of one input channel runs as a product: it reads each window so often.
 const FEW_CHANNELS: usize = 8;
@@ -33,6 +40,17 @@ pub(super) fn suits(c: &Conv) -> bool {
         && 7 * waste <= w.output
 }
 
+/// Whether a task's lines are whole planes.
+pub(super) fn makes_planes(c: &Conv) -> bool {
+    let [d, h, _] = &c.axes;
+    d.output == 1 && lines_per_task(c) == h.output
+}
+
+/// Elements of whole planes that are told together.
+pub(super) fn told(c: &Conv) -> usize {
+    (TOLD / c.outputs()).max(1) * c.outputs()
+}
+
 /// The convolution that gives the gradient of x, if it is one that [`suits`].
 pub(super) fn turned(c: &Conv) -> Option<Conv> {
     let mut axes = c.axes;
@@ -45,12 +63,15 @@ pub(super) fn turned(c: &Conv) -> Option<Conv> {
 }
 
 /// y = w over x.
-pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Ready) {
+pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: Destination<'_>, ready: Ready) {
     let len = PackedRows::len_of(c.out_channels, c.depth());
     with_scratch(&PIECES, c.groups * len, |room| {
-        let y = SharedMut::new(y);
         let lines = lines_per_task(c);
-        let n_parts = c.axes[1].output.div_ceil(lines);
+        let n_parts = c.batch * c.groups * c.axes[0].output * c.axes[1].output.div_ceil(lines);
+        let per_task = channels_per_task(c, n_parts);
+        let n_blocks = c.out_channels.div_ceil(per_task);
+        // Planes that lie side by side in the result are told together.
+        let at_once = if makes_planes(c) { told(c) / c.outputs() } else { 1 };
         let weight = |g: usize| {
             let n = c.out_channels * c.depth();
             MatRef::row_major(&w[g * n..(g + 1) * n], c.out_channels, c.depth())
@@ -59,20 +80,30 @@ pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Read
             PackedRows::new(weight(g), room);
         });
         let room = &*room;
-        parallel(c.batch * c.groups * c.axes[0].output * n_parts, &|task| {
-            let part = Part::new(c, task, lines);
+        parallel(n_parts * n_blocks, &|task| {
+            let (part, block) = (Part::new(c, task / n_blocks, lines), task % n_blocks);
+            let channels = block * per_task..c.out_channels.min((block + 1) * per_task);
             let w = PackedRows::packed(&room[part.group * len..][..len], c.out_channels, c.depth());
+            let w = w.rows(channels.clone());
             part.with_windows(c, x, |windows, width| {
                 let n = windows.cols();
-                with_scratch(&RESULT, c.out_channels * n, |product| {
+                with_scratch(&RESULT, channels.len() * n, |product| {
                     gemm_windows(w, windows, product, n);
-                    for (co, product) in product.chunks_exact(n).enumerate() {
-                        let to = part.outputs(c, co);
+                    let mut channels = channels.clone();
+                    for product in product.chunks(at_once * n) {
+                        let first = channels.start;
+                        channels.start += product.len() / n;
+                        let to = part.outputs(c, first).start..part.outputs(c, channels.start - 1).end;
+                        let fill = |y: &mut [f32]| {
+                            let plane = y.len() / (product.len() / n);
+                            for (product, y) in product.chunks_exact(n).zip(y.chunks_exact_mut(plane)) {
+                                let lines = product.chunks(width).zip(y.chunks_exact_mut(c.axes[2].output));
+                                lines.for_each(|(from, y)| y.copy_from_slice(&from[..y.len()]));
+                            }
+                            tell(ready, to.start, y);
+                        };
                         // SAFETY: no two tasks have lines in common.
-                        let y = unsafe { y.range(to.clone()) };
-                        let lines = product.chunks(width).zip(y.chunks_exact_mut(c.axes[2].output));
-                        lines.for_each(|(from, y)| y.copy_from_slice(&from[..y.len()]));
-                        tell(ready, to.start, y);
+                        unsafe { y.with(to.clone(), fill) };
                     }
                 });
             });
@@ -91,7 +122,7 @@ pub(super) fn input_gradient(c: &Conv, turned: &Conv, dy: &[f32], w: &[f32], dx:
                 to.iter_mut().zip(from.iter().rev()).for_each(|(to, w)| *to = *w);
             }
         }
-        forward(turned, dy, room, dx, ready);
+        forward(turned, dy, room, Destination::kept(dx), ready);
     });
 }
 
@@ -140,6 +171,13 @@ fn lines_per_task(c: &Conv) -> usize {
     let [_, h, w] = &c.axes;
     let n_parts = (h.output * w.output).div_ceil(POSITIONS).min(h.output);
     h.output.div_ceil(n_parts)
+}
+
+/// Output channels that a task takes if there are so many parts: all of them, or some panels of the weight.
+fn channels_per_task(c: &Conv, n_parts: usize) -> usize {
+    let work = c.out_channels * c.depth() * lines_per_task(c) * c.axes[2].output;
+    let n_blocks = (ENOUGH_TASKS / n_parts).min(work / TASK_WORK).max(1);
+    c.out_channels.div_ceil(n_blocks).next_multiple_of(PackedRows::panel())
 }
 
 /// Some lines of one output plane of one group of one image.

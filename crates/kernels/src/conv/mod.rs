@@ -9,6 +9,7 @@
 mod columns;
 mod dense;
 mod depthwise;
+mod destination;
 mod implicit;
 pub mod naive;
 
@@ -17,7 +18,8 @@ mod tests;
 
 pub use columns::{col2im, im2col};
 
-use crate::gemm::{Ready, tell};
+use crate::gemm::{OnReady, Ready, tell};
+use destination::Destination;
 
 /// One spatial axis: output `o` and tap `k` meet at input `o · stride + k · dilation − padding`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +86,11 @@ impl Conv {
         self.axes.iter().map(|a| a.output).product()
     }
 
+    /// Elements of the result for one image.
+    fn image(&self) -> usize {
+        self.groups * self.out_channels * self.outputs()
+    }
+
     /// Elements that make one output: rows of the matrix of columns.
     fn depth(&self) -> usize {
         self.in_channels * self.taps()
@@ -116,12 +123,60 @@ pub fn forward_then(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Ready)
     if c.is_empty() {
         y.fill(0.0);
         tell(ready, 0, y);
-    } else if implicit::suits(c) {
-        implicit::forward(c, x, w, y, ready);
-    } else if c.in_channels == 1 {
-        depthwise::forward(c, x, w, y, ready);
     } else {
-        dense::forward(c, x, w, y, ready);
+        forward_to(c, x, w, Destination::kept(y), ready);
+    }
+}
+
+/// [`forward`] of a result that is kept nowhere: `ready` is called with whole planes of it, which are gone when it returns.
+///
+/// # Panics
+/// Where [`passes_planes`] is false.
+pub fn forward_planes(c: &Conv, x: &[f32], w: &[f32], ready: &OnReady<'_>) {
+    assert!(passes_planes(c), "conv: the planes of this one do not come one by one");
+    c.check(x.len(), w.len(), c.batch * c.image());
+    forward_to(c, x, w, Destination::Passing, Some(ready));
+}
+
+/// Whether [`forward_planes`] covers this convolution: what a task makes is some whole planes, and few enough for a cache.
+pub fn passes_planes(c: &Conv) -> bool {
+    let n = match Way::of(c) {
+        _ if c.is_empty() => return false,
+        Way::Implicit if !implicit::makes_planes(c) => return false,
+        Way::Implicit => implicit::told(c),
+        Way::Depthwise => depthwise::planes_per_task(c) * c.outputs(),
+        Way::Dense => dense::images_per_task(c) * c.image(),
+    };
+    n <= MAX_PASSING
+}
+
+/// Elements of a piece that passes through a cache: with the rest of a task, they fit the second one.
+const MAX_PASSING: usize = 64 << 10;
+
+/// How a convolution runs.
+enum Way {
+    Implicit,
+    Depthwise,
+    Dense,
+}
+
+impl Way {
+    fn of(c: &Conv) -> Self {
+        if implicit::suits(c) {
+            Way::Implicit
+        } else if c.in_channels == 1 {
+            Way::Depthwise
+        } else {
+            Way::Dense
+        }
+    }
+}
+
+fn forward_to(c: &Conv, x: &[f32], w: &[f32], y: Destination<'_>, ready: Ready) {
+    match Way::of(c) {
+        Way::Implicit => implicit::forward(c, x, w, y, ready),
+        Way::Depthwise => depthwise::forward(c, x, w, y, ready),
+        Way::Dense => dense::forward(c, x, w, y, ready),
     }
 }
 

@@ -1,8 +1,11 @@
 //! Every kernel against the definition, accumulated in f64.
 
 use super::naive::for_each_product;
-use super::{Axis, Conv, col2im, forward, im2col, input_gradient, weight_gradient};
+use super::{
+    Axis, Conv, Way, col2im, forward, forward_planes, im2col, input_gradient, passes_planes, weight_gradient,
+};
 use crate::rows::testing::{close, same_on_threads, values};
+use crate::stream::split::SharedMut;
 
 fn axis(input: usize, kernel: usize, stride: usize, dilation: usize, padding: usize) -> Axis {
     let reach = dilation * (kernel - 1) + 1;
@@ -43,6 +46,8 @@ fn cases() -> Vec<Conv> {
         call(2, 1, 2, 7, [axis(3, 2, 1, 1, 1), axis(8, 3, 1, 2, 2), axis(30, 3, 1, 1, 2)]),
         call(3, 1, 4, 3, [one, one, axis(150, 5, 1, 2, 4)]),
         call(1, 1, 2, 2, [one, axis(70, 3, 1, 1, 1), axis(40, 3, 1, 1, 1)]),
+        // One picture, whose channels are shared out.
+        call(1, 1, 24, 70, [one, axis(24, 3, 1, 1, 0), axis(24, 3, 1, 1, 0)]),
         // A tap that never leaves the padding.
         call(
             1,
@@ -63,6 +68,38 @@ fn run(len: usize, f: impl Fn(&mut [f32])) -> Vec<f32> {
     })
 }
 
+/// Copies the planes that pass, each of which has to come once and whole.
+fn planes_into(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
+    y.fill(f32::NAN);
+    let plane = c.outputs();
+    let y = SharedMut::new(y);
+    forward_planes(c, x, w, &|pieces, first| {
+        for piece in pieces.iter() {
+            assert!(
+                piece.start.is_multiple_of(plane) && piece.len().is_multiple_of(plane),
+                "{piece:?} of {c:?}"
+            );
+            // SAFETY: each element is in one piece, and its memory may be read until this returns.
+            let (y, passing) = unsafe {
+                let at = first.cast::<f32>().wrapping_add(piece.start);
+                (y.range(piece.clone()), std::slice::from_raw_parts(at.cast_const(), piece.len()))
+            };
+            assert!(y.iter().all(|y| y.is_nan()), "{piece:?} of {c:?} came before");
+            y.copy_from_slice(passing);
+        }
+    });
+}
+
+#[test]
+fn planes_pass_of_every_kind_of_convolution() {
+    let passing: Vec<Conv> = cases().into_iter().filter(passes_planes).collect();
+    let of = |way: fn(&Way) -> bool| passing.iter().filter(|c| way(&Way::of(c))).count();
+    assert!(of(|w| matches!(w, Way::Implicit)) >= 3);
+    assert!(of(|w| matches!(w, Way::Depthwise)) >= 3);
+    assert!(of(|w| matches!(w, Way::Dense)) >= 3);
+    assert!(cases().iter().any(|c| !passes_planes(c) && !c.is_empty()));
+}
+
 #[test]
 fn kernels_agree_with_the_definition() {
     for c in cases() {
@@ -78,7 +115,11 @@ fn kernels_agree_with_the_definition() {
         });
         // Sums over thousands of terms in f32.
         let tolerance = 1e-6 * (n_y.max(16) as f64).sqrt();
-        close(&run(n_y, |y| forward(&c, &x, &w, y)), &y64, tolerance);
+        let y = run(n_y, |y| forward(&c, &x, &w, y));
+        close(&y, &y64, tolerance);
+        if passes_planes(&c) {
+            assert_eq!(run(n_y, |y| planes_into(&c, &x, &w, y)), y, "{c:?}");
+        }
         close(&run(n_x, |dx| input_gradient(&c, &dy, &w, dx)), &dx64, tolerance);
         close(&run(n_w, |dw| weight_gradient(&c, &x, &dy, dw)), &dw64, tolerance);
     }

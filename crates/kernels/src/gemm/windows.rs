@@ -75,6 +75,17 @@ impl<'a> PackedRows<'a> {
     pub fn packed(data: &'a [f32], rows: usize, k: usize) -> Self {
         Self { data: &data[..Self::len_of(rows, k)], rows, k }
     }
+
+    /// How many rows a panel has.
+    pub fn panel() -> usize {
+        kernels_f32().mr
+    }
+
+    /// Some of the rows. Panics if they do not begin with a panel.
+    pub fn rows(self, rows: Range<usize>) -> Self {
+        assert!(rows.start.is_multiple_of(Self::panel()) && rows.end <= self.rows, "gemm: not whole panels");
+        Self { data: &self.data[rows.start * self.k..], rows: rows.len(), k: self.k }
+    }
 }
 
 /// `c (m×n) = a (m×k) · b (k×n)` on this thread; row i of c begins at `i * ldc`.

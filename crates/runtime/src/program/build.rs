@@ -376,6 +376,7 @@ impl<'a> Builder<'a> {
             operands: self.operands,
             results: self.results,
             n_registers: self.n_registers as usize,
+            results_near: false,
         };
         program.set_tile();
         program

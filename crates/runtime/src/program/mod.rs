@@ -135,6 +135,8 @@ pub(crate) struct Program {
     pub operands: Vec<Operand>,
     pub results: Vec<Outcome>,
     n_registers: usize,
+    /// Whether results are read before they leave the nearest cache, however many elements there are.
+    results_near: bool,
 }
 
 /// Memory of one operand or result at run time.
@@ -212,6 +214,11 @@ impl Program {
         self.register = self.tile.next_multiple_of(LINE);
     }
 
+    /// Says that each piece of the results is read as soon as it is written.
+    pub(crate) fn keep_results_near(&mut self) {
+        self.results_near = true;
+    }
+
     /// Whether it can run for any elements of an operand with so many, without the others.
     pub(crate) fn runs_in_pieces(&self, numel: usize) -> bool {
         self.numel == numel && self.cols == 1
@@ -247,7 +254,7 @@ impl Program {
                 let at = register as usize * self.register;
                 registers[at..at + self.tile.min(pieces.first.len())].fill(value);
             }
-            let mut past_caches = PastCaches::default();
+            let mut past_caches = (!self.results_near).then(PastCaches::default);
             for piece in pieces.iter() {
                 for start in piece.clone().step_by(self.tile) {
                     let tile = start..piece.end.min(start + self.tile);
@@ -268,7 +275,7 @@ impl Program {
         operands: &[Memory],
         results: &[Memory],
         tile: Range<usize>,
-        past_caches: &mut PastCaches,
+        past_caches: &mut Option<PastCaches>,
     ) {
         // Where the tile begins in a value of this level, and how many elements of it belong to the tile.
         let part = |level: Level| match level {
@@ -287,28 +294,25 @@ impl Program {
                 unsafe { load(operand, memory.0, start, std::slice::from_raw_parts_mut(register(r), len)) };
             }
         }
-        // SAFETY: registers are tiles of their own; operands and results are valid for the elements of the tile.
-        let source_at = |source: Source| unsafe {
-            match source {
-                Source::Register(r) => register(r),
-                Source::Operand(i) => match &self.operands[i as usize].access {
-                    Access::Dense { offset } => {
-                        let (start, _) = part(self.operands[i as usize].level);
-                        operands[i as usize].0.cast::<f32>().add(offset + start)
-                    }
-                    Access::Strided(_) => unreachable!("strided operands have a register"),
-                },
-                Source::Result(i) => {
-                    results[i as usize].0.cast::<f32>().add(part(self.results[i as usize].level).0)
+        // Of a value that passes only some elements are in memory, and its beginning is nowhere: hence no `add` from there.
+        let source_at = |source: Source| match source {
+            Source::Register(r) => register(r),
+            Source::Operand(i) => match &self.operands[i as usize].access {
+                Access::Dense { offset } => {
+                    let (start, _) = part(self.operands[i as usize].level);
+                    operands[i as usize].0.cast::<f32>().wrapping_add(offset + start)
                 }
+                Access::Strided(_) => unreachable!("strided operands have a register"),
+            },
+            Source::Result(i) => {
+                results[i as usize].0.cast::<f32>().wrapping_add(part(self.results[i as usize].level).0)
             }
         };
         let target_at = |target: Target| match target {
             Target::Register(r) => register(r),
-            // SAFETY: the result has all elements of its level.
-            Target::Result(i) => unsafe {
-                results[i as usize].0.cast::<f32>().add(part(self.results[i as usize].level).0)
-            },
+            Target::Result(i) => {
+                results[i as usize].0.cast::<f32>().wrapping_add(part(self.results[i as usize].level).0)
+            }
         };
         // SAFETY: registers hold initialised floats; an instruction never writes what it reads (`Builder::build`,
         // `share_memory`).

@@ -108,7 +108,7 @@ pub(super) unsafe fn load(operand: &Operand, memory: *mut u8, start: usize, tile
     unsafe {
         match (&operand.access, operand.dtype) {
             (Access::Dense { offset }, _) => {
-                let x = memory.cast::<f32>().add(offset + start);
+                let x = memory.cast::<f32>().wrapping_add(offset + start);
                 tile.copy_from_slice(std::slice::from_raw_parts(x, tile.len()));
             }
             // Bytes: a `bool` is 0 or 1.
@@ -170,7 +170,7 @@ pub(super) unsafe fn store(
     dtype: DType,
     memory: *mut u8,
     start: usize,
-    past_caches: &mut PastCaches,
+    past_caches: &mut Option<PastCaches>,
 ) {
     let len = tile.len();
     // SAFETY: handed on. Of `bool` bytes are written, since the memory may hold anything before.
@@ -188,8 +188,11 @@ pub(super) unsafe fn store(
             }
             // Only huge results come from a register.
             _ => {
-                let y = std::slice::from_raw_parts_mut(memory.cast::<f32>().add(start), len);
-                past_caches.copy(tile, y);
+                let y = std::slice::from_raw_parts_mut(memory.cast::<f32>().wrapping_add(start), len);
+                match past_caches {
+                    Some(past_caches) => past_caches.copy(tile, y),
+                    None => y.copy_from_slice(tile),
+                }
             }
         }
     }

@@ -96,6 +96,10 @@ impl Primitive for AvgPool {
         single::result(y, |y| pool::avg_pool2d(&x, size, window, divisor, y))
     }
 
+    fn plane_rank(&self) -> Option<usize> {
+        Some(self.axes.len())
+    }
+
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         Cost { flops: x[0].numel() as u64, bytes: Cost::traffic(x, y) }
     }

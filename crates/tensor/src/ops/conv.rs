@@ -78,6 +78,21 @@ impl Primitive for Conv {
         true
     }
 
+    fn passes_planes(&self, x: &[&Meta], y: &Meta) -> bool {
+        let c = self.geometry.sizes(&x[0].shape, &x[1].shape, &y.shape);
+        y.dtype == DType::F32 && conv::passes_planes(&c)
+    }
+
+    fn fast_planes(&self, x: &[View<'_>], y: &Meta, ready: &OnReady<'_>) -> bool {
+        let c = self.geometry.sizes(x[0].shape(), x[1].shape(), &y.shape);
+        if y.dtype != DType::F32 || !conv::passes_planes(&c) {
+            return false;
+        }
+        let (Some(x), Some(w)) = (single::operand(x[0]), single::operand(x[1])) else { return false };
+        conv::forward_planes(&c, &x, &w, ready);
+        true
+    }
+
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         let c = self.geometry.sizes(&x[0].shape, &x[1].shape, &y.shape);
         Cost { flops: convolution::flops(&c), bytes: Cost::traffic(x, y) }

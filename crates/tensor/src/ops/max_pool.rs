@@ -85,6 +85,10 @@ impl Primitive for MaxPool {
         single::result(y, |y| pool::max_pool2d(&x, size, window, y))
     }
 
+    fn plane_rank(&self) -> Option<usize> {
+        Some(self.axes.len())
+    }
+
     fn cost(&self, x: &[&Meta], y: &Meta) -> Cost {
         Cost { flops: x[0].numel() as u64, bytes: Cost::traffic(x, y) }
     }

@@ -331,6 +331,21 @@ impl Op {
         delegate!(self, op => op.fast_then(x, y, ready), _op => false)
     }
 
+    /// The fast kernel with a call for whole planes of a result that is kept nowhere, if it covers this call.
+    pub fn fast_planes(&self, x: &[View<'_>], y: &Meta, ready: &OnReady<'_>) -> bool {
+        delegate!(self, op => op.fast_planes(x, y, ready), _op => false)
+    }
+
+    /// Whether there is a fast kernel that passes planes on, for these kinds of operands.
+    pub fn passes_planes(&self, x: &[&Meta], y: &Meta) -> bool {
+        delegate!(self, op => op.passes_planes(x, y), _op => false)
+    }
+
+    /// How many last axes are a plane, if it makes plane by plane.
+    pub fn plane_rank(&self) -> Option<usize> {
+        delegate!(self, op => op.plane_rank(), _op => None)
+    }
+
     /// Whether elements of the result depend on those in the same place only.
     pub fn is_elementwise(&self) -> bool {
         delegate!(self, op => op.is_elementwise(), _op => false)

@@ -50,6 +50,23 @@ pub trait Primitive:
         false
     }
 
+    /// [`Primitive::fast_then`] for a result of this kind that is kept nowhere: `ready` is called with whole planes, which are all axes
+    /// behind the second, and finds them in memory that is used again when it returns. `false`: not covered.
+    fn fast_planes(&self, _x: &[View<'_>], _y: &Meta, _ready: &OnReady<'_>) -> bool {
+        false
+    }
+
+    /// Whether `fast_planes` covers operands and a result of these kinds.
+    fn passes_planes(&self, _x: &[&Meta], _y: &Meta) -> bool {
+        false
+    }
+
+    /// For an op of one operand each plane of which makes one plane of the result, whatever the others are: how many of the
+    /// last axes are a plane. `fast` or `eval` then takes any number of planes.
+    fn plane_rank(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether each element of the result depends on the elements of the operands in the same place,
     /// and on nothing else.
     fn is_elementwise(&self) -> bool {

@@ -53,6 +53,16 @@ fn kernels_that_report_pieces_report_each_element_once() {
 }
 
 #[test]
+fn kernels_that_pass_planes_pass_each_whole_and_once() {
+    for_each_sample(table::planes_once);
+}
+
+#[test]
+fn ops_on_planes_do_each_plane_by_itself() {
+    for_each_sample(table::plane_by_plane);
+}
+
+#[test]
 fn ops_on_rows_do_each_row_by_itself() {
     for_each_sample(table::row_by_row);
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use thalweg_core::{Buffer, DType, ViewMut};
+use thalweg_kernels::gemm::Pieces;
 use thalweg_tensor::ops::sample::{Draw, Sample};
 use thalweg_tensor::{Meta, OpError, Tensor, apply, vjp};
 
@@ -71,7 +72,7 @@ pub fn ready_once(sample: &Sample, seed: u64) -> Outcome {
     let views: Vec<_> = x.iter().map(Tensor::view).collect();
     let [mut fast, mut then] = [(); 2].map(|()| Buffer::zeros(meta.dtype, meta.numel()));
     let calls: Vec<AtomicU32> = (0..meta.numel()).map(|_| AtomicU32::new(0)).collect();
-    let ready = |pieces: thalweg_kernels::gemm::Pieces, _: *mut u8| {
+    let ready = |pieces: Pieces, _: *mut u8| {
         pieces.iter().flat_map(|piece| &calls[piece]).for_each(|n| {
             n.fetch_add(1, Ordering::Relaxed);
         });
@@ -88,6 +89,51 @@ pub fn ready_once(sample: &Sample, seed: u64) -> Outcome {
     sample.op.fast(&views, &mut ViewMut::new(&mut fast, &meta.shape));
     let [fast, then] = [fast, then].map(|b| Tensor::from_buffer(b, &meta.shape));
     close("fast_then against fast", &then, &fast, 0.0, 0.0)
+}
+
+/// Planes of a result that is kept nowhere come whole and once; that they have its bits is tested with the kernels.
+pub fn planes_once(sample: &Sample, seed: u64) -> Outcome {
+    let x = operands_as(sample, seed, DType::F32);
+    let Ok(meta) = sample.op.infer(&metas(&x)) else { return Ok(()) };
+    let views: Vec<_> = x.iter().map(Tensor::view).collect();
+    let plane = meta.shape.iter().skip(2).product::<usize>().max(1);
+    let calls: Vec<AtomicU32> = (0..meta.numel().div_ceil(plane)).map(|_| AtomicU32::new(0)).collect();
+    let ready = |pieces: Pieces, _: *mut u8| {
+        for piece in pieces.iter() {
+            assert!(
+                piece.start.is_multiple_of(plane) && piece.end.is_multiple_of(plane),
+                "{piece:?}: {plane}"
+            );
+            calls[piece.start / plane..piece.end / plane].iter().for_each(|n| {
+                n.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+    };
+    let is_covered = sample.op.fast_planes(&views, &meta, &ready);
+    if is_covered != sample.op.passes_planes(&metas(&x), &meta) {
+        return Err("`passes_planes` and `fast_planes` disagree".into());
+    }
+    match calls.iter().all(|n| n.load(Ordering::Relaxed) == u32::from(is_covered)) {
+        true => Ok(()),
+        false => Err("a plane did not come once, or came of a call that is not covered".into()),
+    }
+}
+
+/// Each plane by itself has the bits that it has among the others.
+pub fn plane_by_plane(sample: &Sample, seed: u64) -> Outcome {
+    let Some(rank) = sample.op.plane_rank() else { return Ok(()) };
+    let x = operands_as(sample, seed, DType::F32);
+    let [x] = &x[..] else { return Err("an op on planes has one operand".into()) };
+    let want = run(sample, std::slice::from_ref(x))?;
+    if want.numel() == 0 {
+        return Ok(());
+    }
+    let plane = |t: &Tensor| -> Vec<usize> { t.shape()[t.rank() - rank..].to_vec() };
+    let planes = x.reshape([vec![x.numel() / plane(x).iter().product::<usize>()], plane(x)].concat());
+    let results: Result<Vec<Tensor>, _> =
+        (0..planes.size(0)).map(|i| run(sample, &[planes.narrow(0, i, 1)])).collect();
+    let all = Tensor::concat(&results?.iter().collect::<Vec<_>>(), 0);
+    close("plane by plane", &all.reshape(want.shape()), &want, 0.0, 0.0)
 }
 
 /// Each row by itself has the bits that it has among the others.
