@@ -197,7 +197,9 @@ fn convolved(draw: &mut Draw, values: &[Tensor], world: &World) -> Tensor {
         ..Default::default()
     };
     let y = x.conv2d(&w, draw.chance(70).then_some(&b), &options);
-    if draw.chance(50) { y.relu() } else { y }
+    let y = if draw.chance(50) { y.relu() } else { y };
+    let is_large = y.size(2).min(y.size(3)) > 1;
+    if is_large && draw.chance(30) { y.max_pool2d(2, &MaxPoolOptions::default()) } else { y }
 }
 
 fn recurrent(draw: &mut Draw, values: &[Tensor], world: &World) -> Tensor {
