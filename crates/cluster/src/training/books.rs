@@ -8,16 +8,17 @@ use serde_json::Value;
 use thalweg_data::Position;
 use thalweg_nn::{Module, save_weights};
 use thalweg_tensor::Tensor;
-use thalweg_train::{Checkpoints, Fitted, Keep, Line, Place, Run, State, TrainError, load_latest};
+use thalweg_train::{Checkpoints, Fitted, Keep, Place, Run, State, TrainError, load_latest};
 
-use super::bookmark::{Bookmark, Mark};
+use super::found::Found;
 use crate::error::ClusterError;
 use crate::ids::Clock;
 
 /// How long the end of a run waits for shards of the last checkpoint.
 const LAST_SHARDS: Duration = Duration::from_secs(10);
 
-const LOSS: &str = "loss";
+/// What a step came to, among the metrics of a run.
+pub(super) const LOSS: &str = "loss";
 
 /// The books, opened by whoever computes the first slot.
 pub(crate) struct Books {
@@ -44,11 +45,10 @@ pub(crate) struct Open {
     run: Option<Run>,
     checkpoints: Option<Checkpoints>,
     n_shards: u32,
-    saved: Option<Clock>,    // the newest checkpoint that was made whole here
+    saved: Option<Clock>,            // the newest checkpoint that was made whole here
     measured: Option<Clock>, // at this step, where the books were opened, somebody has measured before
-    bookmark: Option<Bookmark>,
-    resumed: Option<Clock>,          // where a run that was stopped goes on, to be told
-    began: (Clock, Instant),         // where and when they were opened
+    resumed: Option<Clock>,  // where a run that was stopped goes on, to be told
+    began: (Clock, Instant), // where and when they were opened
     awaited: BTreeMap<Clock, Value>, // checkpoints whose shards are being written, with their states
 }
 
@@ -107,7 +107,7 @@ impl Books {
             open.awaited.insert(clock, state);
         }
         let (step, pending) = (open.state.step, open.state.pending);
-        open.bookmark.iter_mut().for_each(|bookmark| bookmark.set(Mark { step, pending }));
+        open.run.iter_mut().for_each(|run| run.mark(step, pending));
         Ok(())
     }
 
@@ -122,65 +122,62 @@ impl Books {
         self.open.as_ref()?.saved
     }
 
+    /// Opens the books at a clock; `None` while another process still holds them.
     fn begin(&self, clock: Clock) -> Result<Option<Open>, TrainError> {
-        let mut state = State { step: clock, ..State::default() };
-        let (mut run, mut checkpoints, mut measured, mut bookmark) = (None, None, None, None);
-        let mut saved = 0; // the step of the newest checkpoint
-        if let Some((folder, place)) = &self.folder {
-            let keep = Keep { last: self.keep, ..Keep::default() };
-            // Who takes over in the middle of a run goes on with its folder; nobody else's is touched.
-            let goes_on =
-                Run::exists(folder) && (self.resume || clock > 0 || self.is_blank(folder, place)?);
-            if !goes_on {
-                run = Some(Run::create(folder, &self.config)?);
-            }
-            match Checkpoints::open_shared(place, keep) {
-                Err(TrainError::Locked { .. }) => return Ok(None),
-                opened => checkpoints = Some(opened?),
-            }
-            if goes_on {
-                // A run that was taken back to this clock writes what came after it again.
-                checkpoints.iter_mut().try_for_each(|c| c.forget_after(clock))?;
-                run = Some(Run::resume_at(folder, clock)?);
-                state = match load_latest(place)?.filter(|l| l.step <= clock) {
-                    Some(loaded) => read_state(&loaded.state, folder, loaded.step)?,
-                    None => State::default(),
-                };
-                // What was noted since then stands in the folder.
-                let lines = Run::metrics_of(folder)?;
-                saved = state.step;
-                for Line { step, values, .. } in lines.iter().filter(|line| line.step > saved) {
-                    let (losses, others): (Vec<_>, Vec<_>) =
-                        values.iter().partition(|(name, _)| *name == LOSS);
-                    state.metrics.extend(others.into_iter().map(|(name, value)| (name.clone(), *value)));
-                    if let Some((_, loss)) = losses.first() {
-                        (state.step, state.pending, state.loss) = (*step, (0, 0.0), Some(**loss));
-                    }
-                }
-                let mark = Bookmark::read(folder).filter(|mark| (state.step..=clock).contains(&mark.step));
-                state.step = mark.map_or(clock, |mark| mark.step);
-                state.pending = mark.map_or(state.pending, |mark| mark.pending);
-                let is_measured = |line: &Line| line.step == clock && line.values.keys().any(|n| n != LOSS);
-                measured = lines.iter().any(is_measured).then_some(clock);
-            }
-            bookmark = Bookmark::open(folder);
+        let Some((folder, place)) = &self.folder else { return Ok(Some(self.blank(clock))) };
+        let goes_on = self.goes_on(clock, folder, place)?;
+        let created = if goes_on { None } else { Some(Run::create(folder, &self.config)?) };
+        let keep = Keep { last: self.keep, ..Keep::default() };
+        let checkpoints = match Checkpoints::open_shared(place, keep) {
+            Err(TrainError::Locked { .. }) => return Ok(None),
+            opened => opened?,
+        };
+        let open = match created {
+            Some(run) => Open { run: Some(run), checkpoints: Some(checkpoints), ..self.blank(clock) },
+            None => self.go_on(clock, (folder, place), checkpoints)?,
+        };
+        Ok(Some(open))
+    }
+
+    /// Books in which nothing stands.
+    fn blank(&self, clock: Clock) -> Open {
+        Open {
+            state: State { step: clock, ..State::default() },
+            run: None,
+            checkpoints: None,
+            n_shards: self.n_shards,
+            saved: None,
+            measured: None,
+            resumed: Some(clock).filter(|clock| self.resume && *clock == 0),
+            began: (clock, Instant::now()),
+            awaited: BTreeMap::new(),
         }
-        // Who takes over later finds itself beyond the checkpoint.
-        let resumed = Some(clock).filter(|_| self.resume && (clock == 0 || clock == saved));
-        let (n_shards, awaited, began) = (self.n_shards, BTreeMap::new(), (clock, Instant::now()));
-        let saved = None;
-        Ok(Some(Open {
+    }
+
+    /// Those of the run in the folder. What came after this clock will be written again.
+    fn go_on(
+        &self,
+        clock: Clock,
+        (folder, place): (&Path, &Place),
+        mut checkpoints: Checkpoints,
+    ) -> Result<Open, TrainError> {
+        checkpoints.forget_after(clock)?;
+        let run = Run::resume_at(folder, clock)?;
+        let Found { state, saved, is_measured } = Found::read(folder, place, clock)?;
+        Ok(Open {
             state,
-            run,
-            checkpoints,
-            n_shards,
-            saved,
-            measured,
-            bookmark,
-            resumed,
-            began,
-            awaited,
-        }))
+            run: Some(run),
+            checkpoints: Some(checkpoints),
+            measured: is_measured.then_some(clock),
+            // Who takes over later finds itself beyond the checkpoint.
+            resumed: Some(clock).filter(|_| self.resume && (clock == 0 || clock == saved)),
+            ..self.blank(clock)
+        })
+    }
+
+    /// Who takes over in the middle of a run goes on with its folder; nobody else's is touched.
+    fn goes_on(&self, clock: Clock, folder: &Path, place: &Place) -> Result<bool, TrainError> {
+        Ok(Run::exists(folder) && (self.resume || clock > 0 || self.is_blank(folder, place)?))
     }
 
     /// Whether this is a run like ours in which nothing stands yet: whoever kept the books before was killed in the
@@ -245,15 +242,6 @@ impl Books {
     }
 }
 
-fn read_state(value: &Value, folder: &Path, step: u64) -> Result<State, TrainError> {
-    let refuse = |e: serde_json::Error| TrainError::Checkpoint {
-        path: folder.to_owned(),
-        step,
-        reason: e.to_string(),
-    };
-    serde_json::from_value(value.clone()).map_err(refuse)
-}
-
 impl Open {
     /// Whether what is due at this step was measured before these books were opened.
     pub fn is_measured(&self, step: Clock) -> bool {
@@ -311,6 +299,7 @@ impl Open {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::OnceLock;
 
     const CLOCKS: Clock = 23;
 
@@ -352,14 +341,17 @@ mod tests {
         Run::metrics_of(folder).unwrap().iter().map(|line| (line.step, line.values[LOSS])).collect()
     }
 
-    fn undisturbed() -> Vec<(u64, f64)> {
-        let folder = folder("undisturbed");
-        let mut books = books(&folder);
-        note(&mut books, 0..=CLOCKS);
-        let losses = losses(&folder);
-        std::fs::remove_dir_all(folder).unwrap();
-        assert_eq!(losses.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [5, 8, 10, 15, 16, 20, 23]);
-        losses
+    /// What stands in the books of a run with one keeper.
+    fn undisturbed() -> &'static [(u64, f64)] {
+        static FOUND: OnceLock<Vec<(u64, f64)>> = OnceLock::new();
+        FOUND.get_or_init(|| {
+            let folder = folder("undisturbed");
+            note(&mut books(&folder), 0..=CLOCKS);
+            let losses = losses(&folder);
+            std::fs::remove_dir_all(folder).unwrap();
+            assert_eq!(losses.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [5, 8, 10, 15, 16, 20, 23]);
+            losses
+        })
     }
 
     #[test]
