@@ -102,6 +102,7 @@ impl<'a, M: Model> Solver<'a, M> {
             log_every: (clocks / LOSSES).max(1),
             per_epoch,
             clocks,
+            began: 0,
             secured: 0,
             open: None,
             missed: Vec::new(),
@@ -227,6 +228,10 @@ impl<M: Model> Program for &mut Work<'_, M> {
 
     fn is_exact(&self, table: TableId) -> bool {
         table == self.loss() || self.learned[table.0 as usize].replaces()
+    }
+
+    fn began(&mut self, clock: Clock) {
+        self.books.began = clock;
     }
 
     fn let_go(&mut self, slot: Slot) {

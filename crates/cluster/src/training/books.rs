@@ -32,6 +32,8 @@ pub(crate) struct Books {
     pub log_every: u64,
     pub per_epoch: u64,
     pub clocks: Clock,
+    /// Where the run began under this coordinator. Whoever opens the books later takes them over.
+    pub began: Clock,
     /// The run may be taken back to the checkpoint of this step, or to a newer one. Nothing is known at first, and everything stays.
     pub secured: Clock,
     pub open: Option<Open>,
@@ -141,6 +143,8 @@ impl Books {
 
     /// Books in which nothing stands.
     fn blank(&self, clock: Clock) -> Open {
+        // Somebody else may have held them for a while.
+        let first = self.missed.first().map_or(clock, |(clock, _)| *clock);
         Open {
             state: State { step: clock, ..State::default() },
             run: None,
@@ -148,7 +152,7 @@ impl Books {
             n_shards: self.n_shards,
             saved: None,
             measured: None,
-            resumed: Some(clock).filter(|clock| self.resume && *clock == 0),
+            resumed: Some(first).filter(|first| self.resume && *first == self.began),
             began: (clock, Instant::now()),
             awaited: BTreeMap::new(),
         }
@@ -163,14 +167,12 @@ impl Books {
     ) -> Result<Open, TrainError> {
         checkpoints.forget_after(clock)?;
         let run = Run::resume_at(folder, clock)?;
-        let Found { state, saved, is_measured } = Found::read(folder, place, clock)?;
+        let Found { state, is_measured } = Found::read(folder, place, clock)?;
         Ok(Open {
             state,
             run: Some(run),
             checkpoints: Some(checkpoints),
             measured: is_measured.then_some(clock),
-            // Who takes over later finds itself beyond the checkpoint.
-            resumed: Some(clock).filter(|_| self.resume && (clock == 0 || clock == saved)),
             ..self.blank(clock)
         })
     }
@@ -300,6 +302,7 @@ impl Open {
 mod tests {
     use super::*;
     use std::sync::OnceLock;
+    use thalweg_train::{ShardParts, save_shard};
 
     const CLOCKS: Clock = 23;
 
@@ -315,6 +318,7 @@ mod tests {
             log_every: 5,
             per_epoch: 8,
             clocks: CLOCKS,
+            began: 0,
             secured: 0,
             open: None,
             missed: Vec::new(),
@@ -388,6 +392,24 @@ mod tests {
             }
         }
         assert_eq!(losses(&folder), undisturbed());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// The checkpoint of the step at which it opens them may have been written a moment ago.
+    #[test]
+    fn who_takes_the_books_over_at_a_checkpoint_does_not_say_that_a_run_is_resumed() {
+        let folder = folder("resumed");
+        let mut first = books(&folder);
+        note(&mut first, 0..=10);
+        save_shard(folder.join("checkpoints"), 10, 0, ShardParts::new()).unwrap();
+        first.open.as_mut().unwrap().checkpoints(Vec::new()).unwrap();
+        assert_eq!(first.saved(), Some(10));
+        first.let_go();
+        for (began, told) in [(0, None), (10, Some(10))] {
+            let mut next = Books { resume: true, began, ..books(&folder) };
+            let open = next.at(10, loss(10), None).unwrap().unwrap();
+            assert_eq!((open.resumed(), open.resumed()), (told, None), "began at {began}");
+        }
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -11,8 +11,6 @@ use crate::ids::Clock;
 /// What stands in the folder of a run that goes on at a clock, and holds nothing of later ones.
 pub(super) struct Found {
     pub state: State,
-    /// The step of the newest checkpoint; 0 without one.
-    pub saved: Clock,
     /// Whether what is due at the clock was measured.
     pub is_measured: bool,
 }
@@ -30,7 +28,7 @@ impl Found {
         state.pending = mark.map_or(state.pending, |mark| mark.pending);
         let measures = |line: &Line| line.step == clock && line.values.keys().any(|name| name != LOSS);
         let is_measured = lines.iter().any(measures);
-        Ok(Self { state, saved, is_measured })
+        Ok(Self { state, is_measured })
     }
 }
 

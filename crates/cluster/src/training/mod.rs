@@ -212,6 +212,7 @@ where
             log_every: parts.log_every,
             per_epoch,
             clocks: steps,
+            began: 0,
             secured: 0,
             open: None,
             missed: Vec::new(),

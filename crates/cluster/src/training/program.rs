@@ -376,6 +376,10 @@ where
         table.0 as usize >= net.trainable().len() + net.buffers().len()
     }
 
+    fn began(&mut self, clock: Clock) {
+        self.learning.books.began = self.learning.steps_at(clock);
+    }
+
     fn let_go(&mut self, slot: Slot) {
         self.learning.let_go(slot);
     }
