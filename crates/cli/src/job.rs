@@ -212,7 +212,7 @@ impl Job {
     }
 
     fn bar(&self) -> Bar {
-        Bar::new(self.settings.length(), self.json, self.stop.clone())
+        Bar::new(self.out.clone(), self.settings.length(), self.json, self.stop.clone())
     }
 
     /// Says what begins, in one process of the cluster that it begins on.
@@ -250,7 +250,6 @@ impl Job {
             let mut out = std::io::stdout();
             let _ = writeln!(out, "{}: {}", self.recipe.name, self.recipe.about);
             let _ = writeln!(out, "{what}, {}", self.settings.length());
-            let _ = writeln!(out, "the run is in {}", self.out.display());
         }
         Ok(cluster)
     }

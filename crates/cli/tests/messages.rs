@@ -117,6 +117,24 @@ fn resume_with_other_slots_says_once_that_the_bits_will_be_others() {
     }
 }
 
+#[test]
+fn where_a_run_is_is_said_once_and_not_of_one_that_is_refused() {
+    let folder = Folder::new("where");
+    for (recipe, options) in
+        [("logistic", ""), ("kmeans", ""), ("logistic", "--workers 2"), ("kmeans", "--workers 2")]
+    {
+        let name = format!("{recipe}-{}", options.len());
+        let train = format!("train {recipe} --steps 20 --out {name}");
+        let train = || if options.is_empty() { folder.run(&train) } else { folder.launch(options, &train) };
+        let said = out(&train());
+        assert_eq!(times(&said, &format!("the run is in {name}\n")), 1, "{name}: {said}");
+        let refused = train();
+        assert_eq!(times(&error(&refused), "already holds a run"), 1, "{name}: {refused:?}");
+        let said = String::from_utf8_lossy(&refused.stdout);
+        assert_eq!(times(&said, "the run is in"), 0, "{name}: {said}");
+    }
+}
+
 /// As many processes as there are say the same, since they were given the same.
 #[test]
 fn a_mistake_in_the_command_of_a_launch_is_told_once() {

@@ -151,9 +151,7 @@ impl<M: Model> Work<'_, M> {
     fn keep_books(&mut self, clock: Clock, pulled: &Pulled) -> Result<(), ClusterError> {
         let loss = f64::from(pulled[&self.loss()][0]);
         let Some(books) = self.books.at(clock, loss, None)? else { return Ok(()) };
-        if let Some(step) = books.resumed() {
-            self.callbacks.iter_mut().for_each(|c| c.resumed(step, &[]));
-        }
+        books.begin(&mut self.callbacks);
         if clock == 0 {
             return Ok(());
         }

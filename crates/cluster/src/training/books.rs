@@ -8,7 +8,7 @@ use serde_json::Value;
 use thalweg_data::Position;
 use thalweg_nn::{Module, save_weights};
 use thalweg_tensor::Tensor;
-use thalweg_train::{Checkpoints, Fitted, Keep, Place, Run, State, TrainError, load_latest};
+use thalweg_train::{Callback, Checkpoints, Fitted, Keep, Place, Run, State, TrainError, load_latest};
 
 use super::found::Found;
 use crate::error::ClusterError;
@@ -49,7 +49,7 @@ pub(crate) struct Open {
     n_shards: u32,
     saved: Option<Clock>,            // the newest checkpoint that was made whole here
     measured: Option<Clock>, // at this step, where the books were opened, somebody has measured before
-    resumed: Option<Clock>,  // where a run that was stopped goes on, to be told
+    begins: Option<(Clock, bool)>, // where the run begins here, and whether it was resumed, to be told
     began: (Clock, Instant), // where and when they were opened
     awaited: BTreeMap<Clock, Value>, // checkpoints whose shards are being written, with their states
 }
@@ -152,7 +152,7 @@ impl Books {
             n_shards: self.n_shards,
             saved: None,
             measured: None,
-            resumed: Some(first).filter(|first| self.resume && *first == self.began),
+            begins: (first == self.began).then_some((first, self.resume)),
             began: (clock, Instant::now()),
             awaited: BTreeMap::new(),
         }
@@ -250,9 +250,15 @@ impl Open {
         self.measured == Some(step)
     }
 
-    /// The step after which a run that was stopped goes on, the first time that it is asked for.
-    pub fn resumed(&mut self) -> Option<Clock> {
-        self.resumed.take()
+    /// Tells that the run begins or goes on here, once.
+    pub fn begin<'c, N>(&mut self, callbacks: &mut [Box<dyn Callback<N> + 'c>]) {
+        let Some((step, resumed)) = self.begins.take() else { return };
+        for callback in callbacks {
+            callback.begun(step);
+            if resumed {
+                callback.resumed(step, &[]);
+            }
+        }
     }
 
     /// Steps and seconds since the books were opened.
@@ -395,6 +401,23 @@ mod tests {
         std::fs::remove_dir_all(folder).unwrap();
     }
 
+    /// The steps at which a run was said to begin and to go on.
+    #[derive(Default)]
+    struct Heard {
+        begun: Vec<u64>,
+        resumed: Vec<u64>,
+    }
+
+    impl Callback<()> for &mut Heard {
+        fn begun(&mut self, step: u64) {
+            self.begun.push(step);
+        }
+
+        fn resumed(&mut self, step: u64, _: &[String]) {
+            self.resumed.push(step);
+        }
+    }
+
     /// The checkpoint of the step at which it opens them may have been written a moment ago.
     #[test]
     fn who_takes_the_books_over_at_a_checkpoint_does_not_say_that_a_run_is_resumed() {
@@ -405,10 +428,12 @@ mod tests {
         first.open.as_mut().unwrap().checkpoints(Vec::new()).unwrap();
         assert_eq!(first.saved(), Some(10));
         first.let_go();
-        for (began, told) in [(0, None), (10, Some(10))] {
+        for (began, told) in [(0, vec![]), (10, vec![10])] {
             let mut next = Books { resume: true, began, ..books(&folder) };
             let open = next.at(10, loss(10), None).unwrap().unwrap();
-            assert_eq!((open.resumed(), open.resumed()), (told, None), "began at {began}");
+            let mut heard = Heard::default();
+            (0..2).for_each(|_| open.begin::<()>(&mut [Box::new(&mut heard)]));
+            assert_eq!((&heard.begun, &heard.resumed), (&told, &told), "began at {began}");
         }
         std::fs::remove_dir_all(folder).unwrap();
     }
