@@ -233,6 +233,7 @@ impl Books {
             // Whoever could not write its part has said why.
             let from = open.saved.map_or("its last checkpoint".into(), |saved| format!("step {saved}"));
             eprintln!("the checkpoint of step {step} is not whole; `resume` would go on from {from}");
+            open.checkpoints.iter_mut().try_for_each(Checkpoints::give_up)?;
         }
         if let Some(run) = &mut open.run {
             fitted.seconds = run.seconds();
