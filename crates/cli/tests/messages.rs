@@ -197,3 +197,24 @@ fn launch_tells_who_has_nothing_to_do_who_was_killed_and_who_has_left() {
     run.errors.until("thalweg: every worker was killed or has left before the end");
     assert_eq!(ended(&mut run.child).code(), Some(1));
 }
+
+/// As with `| head`, when it has read enough.
+#[test]
+fn output_that_nobody_reads_ends_a_command_without_a_panic() {
+    let folder = Folder::new("unread");
+    out(&folder.run("train logistic --steps 3 --json --out runs/a"));
+    for args in
+        ["info", "completions bash", "bench", "runs", "inspect runs/a", "eval runs/a", "resume runs/a"]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(THALWEG);
+        let output = command.args(args.split(' ')).current_dir(&folder.0).stdout(writer).output().unwrap();
+        let e = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            e.is_empty() && matches!(output.status.code(), Some(0 | 141)),
+            "{args}: {}: {e}",
+            output.status
+        );
+    }
+}
