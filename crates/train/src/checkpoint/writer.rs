@@ -307,8 +307,8 @@ impl Store {
     /// step.
     fn remove_strays(&self, newest: u64) -> Result<(), TrainError> {
         // Of several writers, each finishes its own.
-        let unfinished = |name: &str| !self.shared && name.starts_with(".thalweg-") && name.ends_with(".tmp");
-        for name in self.files().names()?.iter().filter(|name| unfinished(name)) {
+        let names = if self.shared { Vec::new() } else { self.files().names()? };
+        for name in names.iter().filter(|name| name.starts_with(".thalweg-") && name.ends_with(".tmp")) {
             self.files().remove(name)?;
         }
         self.remove_unnamed(|name| {
