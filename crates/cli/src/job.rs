@@ -13,7 +13,7 @@ use thalweg::cluster::net::config::Config;
 use thalweg::cluster::programs::{LearnedValues, Model, Solver};
 use thalweg::cluster::{Cluster, ClusterError, OnCluster, Pulled};
 use thalweg::data::{Batches, Dataset};
-use thalweg::train::{Ended, Fitted, Run, Steps, TrainError, Trainer, load_latest, weights_hash};
+use thalweg::train::{Ended, Fitted, Run, Span, TrainError, Trainer, load_latest, weights_hash};
 use thalweg::{Module, Rng, Rule, Tensor, Tree, load_weights, set_weights};
 
 use crate::progress::{self, Bar, numbers};
@@ -121,14 +121,7 @@ impl Job {
 
     /// The steps of the whole training.
     pub fn steps(&self, train: &impl Dataset) -> u64 {
-        self.steps_of(&train.batches(self.batch()))
-    }
-
-    fn steps_of<D: Dataset>(&self, batches: &Batches<D>) -> u64 {
-        match self.settings.length() {
-            Length::Steps(n) => n,
-            Length::Epochs(n) => n * batches.steps() as u64,
-        }
+        Span::from(self.settings.length()).steps(train.batches(self.batch()).steps() as u64)
     }
 
     /// What the folder of the run will say of it. The slots decide its bits, also when one process goes on with it.
@@ -172,7 +165,7 @@ impl Job {
             .begin(&format!("{} parameters, {n} samples in batches of {size}", trainer.net().n_params()))?;
         let length = self.settings.length();
         let mut trainer = trainer
-            .checkpoint_every(Steps((self.steps_of(&batches) / 10).max(1)), &self.out)
+            .checkpoint_every(length.tenth(batches.steps() as u64), &self.out)
             .resume(resume)
             .config(&self.recorded(&cluster))
             .callback(self.bar());
@@ -207,7 +200,7 @@ impl Job {
         let cluster = self.begin(&format!("{} numbers to learn", learned.n_params()))?;
         let length = self.settings.length();
         let solver = Solver::new(model)
-            .checkpoint_every(length.tenth(), &self.out)
+            .checkpoint_every(length.tenth(model.steps_per_epoch()), &self.out)
             .resume(resume)
             .config(serde_json::to_value(self.recorded(&cluster))?)
             .callback(self.bar());
@@ -219,7 +212,7 @@ impl Job {
     }
 
     fn bar(&self) -> Bar {
-        Bar::new(self.settings.length(), self.json, self.stop.clone())
+        Bar::new(self.out.clone(), self.settings.length(), self.json, self.stop.clone())
     }
 
     /// Says what begins, in one process of the cluster that it begins on.
@@ -257,7 +250,6 @@ impl Job {
             let mut out = std::io::stdout();
             let _ = writeln!(out, "{}: {}", self.recipe.name, self.recipe.about);
             let _ = writeln!(out, "{what}, {}", self.settings.length());
-            let _ = writeln!(out, "the run is in {}", self.out.display());
         }
         Ok(cluster)
     }

@@ -15,6 +15,7 @@ use thalweg_cluster::net::config::{Config, Etcd, is_address};
 use thalweg_cluster::net::handshake::Secret;
 use thalweg_cluster::net::process;
 
+use crate::once::SAID;
 use crate::progress;
 use crate::train::STOPPED;
 
@@ -437,6 +438,7 @@ impl Launch<'_> {
             .env("THALWEG_STATE", self.folder.0.join("view"))
             .env("THALWEG_PARENT", std::process::id().to_string())
             .env(LAUNCHED, self.launched.to_string())
+            .env(SAID, self.folder.0.join("said"))
             .envs(args.certificates())
             .envs(args.metrics.as_ref().map(|address| ("THALWEG_METRICS", address)))
             .stdin(Stdio::null());

@@ -8,6 +8,7 @@ mod info;
 mod inspect;
 mod job;
 mod launch;
+mod once;
 mod plot;
 mod predict;
 mod progress;
@@ -20,6 +21,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+
+use once::once;
 
 /// Tensors, gradients and models in pure Rust.
 #[derive(Parser)]
@@ -152,7 +155,11 @@ fn main() -> ExitCode {
         }
         usual(panic);
     }));
-    let outcome = match Cli::parse().command {
+    let cli = Cli::try_parse().unwrap_or_else(|e| {
+        once(&e.to_string(), || drop(e.print()));
+        std::process::exit(e.exit_code())
+    });
+    let outcome = match cli.command {
         Command::Train(args) => train::run(&args),
         Command::Resume { run, how } => train::resume(&run, &how),
         Command::Eval { run, json } => predict::eval(&run, json),
@@ -182,7 +189,8 @@ fn main() -> ExitCode {
         // A reader that stops early, such as `head`, is no error of ours.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("thalweg: {}", told(&e));
+            let told = told(&e);
+            once(&told, || eprintln!("thalweg: {told}"));
             ExitCode::FAILURE
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const WIDTH: usize = 12;
 
 pub struct Bar {
+    run: PathBuf,
     length: Length,
     quiet: bool,
     live: bool,
@@ -26,9 +28,9 @@ pub struct Bar {
 }
 
 impl Bar {
-    pub fn new(length: Length, quiet: bool, stop: Arc<AtomicBool>) -> Self {
+    pub fn new(run: PathBuf, length: Length, quiet: bool, stop: Arc<AtomicBool>) -> Self {
         let live = !quiet && has_line();
-        Self { length, quiet, live, drawn: None, curve: Curve::default(), stop }
+        Self { run, length, quiet, live, drawn: None, curve: Curve::default(), stop }
     }
 
     fn go_on(&self) -> ControlFlow<()> {
@@ -56,6 +58,13 @@ pub fn clear() {
 }
 
 impl<N> Callback<N> for Bar {
+    fn begun(&mut self, _: u64) {
+        if !self.quiet {
+            // A reader that goes away is no reason not to train.
+            let _ = writeln!(std::io::stdout(), "the run is in {}", self.run.display());
+        }
+    }
+
     fn resumed(&mut self, step: u64, passed_over: &[String]) {
         passed_over.iter().for_each(|reason| eprintln!("thalweg: {reason}"));
         if !self.quiet {

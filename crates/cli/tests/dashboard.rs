@@ -12,6 +12,7 @@ struct Dashboard {
     child: Child,
     address: String,
     folder: PathBuf,
+    errors: support::Errors,
 }
 
 impl Dashboard {
@@ -28,12 +29,14 @@ impl Dashboard {
             .args(options)
             .current_dir(&folder)
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let errors = support::Errors::of(child.stderr.take().unwrap());
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let address = line.strip_prefix("http://").unwrap().split(' ').next().unwrap().to_owned();
-        Self { child, address, folder }
+        Self { child, address, folder, errors }
     }
 
     /// Status and body of an answer.
@@ -158,6 +161,20 @@ fn a_browser_shows_what_every_process_of_a_cluster_does_and_when_it_is_gone() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     assert!(dashboard.seen(&browser).contains("no coordinator"));
+}
+
+/// One that is started later is shown then.
+#[test]
+fn a_cluster_that_is_not_reached_is_told_of_once_and_on_the_page() {
+    let dashboard = Dashboard::with("unreached", &["--cluster", "127.0.0.1:1"]);
+    dashboard.errors.until("127.0.0.1:1");
+    dashboard.errors.until("; the page shows the cluster once it answers");
+    let begun = std::time::Instant::now();
+    while !dashboard.get("/state", "localhost").1.contains("no coordinator") {
+        assert!(begun.elapsed() < support::PATIENCE, "the page does not say so");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(dashboard.errors.text().matches("once it answers").count(), 1);
 }
 
 #[test]

@@ -306,6 +306,50 @@ fn ctrl_c_leaves_a_model_that_goes_on_to_the_same_bits() {
     assert_eq!(resumed["weights_sha256"], straight["weights_sha256"]);
 }
 
+/// The steps of the checkpoints that a run has left: of all that it has written, the last ones.
+fn saved(run: &Path) -> Vec<u64> {
+    let files = std::fs::read_dir(run.join("checkpoints")).unwrap().map(|f| f.unwrap().file_name());
+    let names = files.filter_map(|name| name.into_string().ok());
+    let step = |name: String| name.strip_prefix("step-")?.strip_suffix(".json")?.parse().ok();
+    let mut steps: Vec<u64> = names.filter_map(step).collect();
+    steps.sort();
+    steps
+}
+
+#[test]
+fn a_run_saves_about_ten_times_whatever_it_trains_and_for_however_long() {
+    let folder = Folder::new("saves");
+    let line = |i: u32| format!("{}::{}::{}::0\n", i % 37, i % 23, 1 + i * 7 % 9);
+    folder.file("ratings.dat", &(0..800).map(line).collect::<String>());
+    for (i, train) in [
+        "logistic",
+        "logistic --slots 2",
+        "logistic --epochs 1",
+        "logistic --epochs 1 --slots 2",
+        "logistic --steps 3",
+        "kmeans",
+        "mixture",
+        "kmeans --steps 1",
+        "factorise --data ratings.dat --batch 20",
+        "factorise --data ratings.dat --batch 20 --epochs 1",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let run = format!("run-{i}");
+        let args: Vec<&str> =
+            format!("train {train} --json --out").leak().split(' ').chain([&run[..]]).collect();
+        let steps = result(&thalweg(&folder, &args).output().unwrap())["steps"].as_u64().unwrap();
+        let left = saved(&folder.0.join(&run));
+        // The last step may be saved too, sooner after the one before.
+        let gaps = left.windows(2).rev().take(2).map(|pair| pair[1] - pair[0]);
+        let every = gaps.max().unwrap_or(left[0]);
+        println!("{train}: {steps} steps, every {every}: {left:?}");
+        let times = steps / every;
+        assert!((steps.min(7)..=14).contains(&times), "{train}: {times} times in {steps} steps: {left:?}");
+    }
+}
+
 #[test]
 fn samples_that_cannot_be_learned_from_are_refused_with_the_reason() {
     let folder = Folder::new("refused");

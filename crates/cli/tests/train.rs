@@ -300,6 +300,29 @@ fn a_disk_without_room_is_told_with_the_way_on() {
     assert!(resumed["accuracy"].as_f64().unwrap() > 0.93, "{resumed}");
 }
 
+/// The limit is between the sizes of the net and of what its optimiser keeps, so that the first part of every checkpoint can be
+/// written and the second cannot.
+#[cfg(target_os = "linux")]
+#[test]
+fn of_a_checkpoint_for_which_there_is_no_room_nothing_stays() {
+    let folder = Folder::new("half");
+    for (slots, goes_on) in [("1", false), ("2", true)] {
+        let train = format!(
+            "trap '' XFSZ; exec prlimit --fsize=300000 {} train mnist --samples 640 --epochs 1 --slots {slots} --out run-{slots}",
+            env!("CARGO_BIN_EXE_thalweg")
+        );
+        let output = Command::new("sh").args(["-c", &train]).current_dir(&folder.0).output().unwrap();
+        let e = text(&output.stderr);
+        assert_eq!(output.status.success(), goes_on, "{e}");
+        assert!(e.contains("File too large"), "{e}");
+        assert!(!goes_on || e.contains("is not whole"), "{e}");
+        let files = std::fs::read_dir(folder.0.join(format!("run-{slots}/checkpoints"))).unwrap();
+        let left: Vec<_> =
+            files.map(|file| file.unwrap().file_name()).filter(|name| name != ".lock").collect();
+        assert!(left.is_empty(), "{slots} slots: {left:?}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_saves_and_resume_ends_with_the_bits_of_a_run_that_was_never_stopped() {

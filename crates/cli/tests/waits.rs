@@ -167,6 +167,31 @@ fn status_and_who_waits_name_the_worker_that_holds_up_a_round() {
     }
 }
 
+/// It has lost its slot to the other one, so nobody waits for it; but somebody may look for it.
+#[test]
+fn status_tells_of_a_worker_that_was_stopped_until_it_is_back() {
+    let mut processes = ByHand::new(&[("THALWEG_WORKERS", "2")]);
+    processes.start("coordinator-0", &["coordinate"], &[]);
+    processes.start("server-0", &LONG, &[]);
+    processes.start("worker-0", &LONG, &[]);
+    processes.start("worker-1", &LONG, &[]);
+    assert!(!processes.until("1 server, 2 workers, ").contains("lost its place"));
+    processes.until(", in compute for ");
+    let pid = processes.pid("worker-1").to_string();
+    let signal =
+        |signal: &str| assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    signal("-STOP");
+    let status = processes.until("worker-1: not heard of for ");
+    assert!(
+        status.contains(" s, and has lost its place") && status.contains("1 server, 1 worker, "),
+        "{status}"
+    );
+    assert!(status.contains("worker-0: slots 0 1, "), "{status}");
+    signal("-CONT");
+    let status = processes.until("1 server, 2 workers, ");
+    assert!(status.contains("worker-1: slots ") && !status.contains("lost its place"), "{status}");
+}
+
 #[test]
 fn a_worker_without_servers_says_so() {
     let mut processes = ByHand::new(&[GIVE_UP]);

@@ -98,6 +98,12 @@ pub trait Program {
         false
     }
 
+    /// Called when slots are gained: the run began at this clock, that of the checkpoint which was brought back, or the first. Who
+    /// computes it begins the run or goes on with it; who gets a slot at a later one takes it over.
+    fn began(&mut self, clock: Clock) {
+        let _ = clock;
+    }
+
     /// A slot is somebody else's now, or will go on from an earlier clock: what was kept for it is worth nothing.
     fn let_go(&mut self, slot: Slot) {
         let _ = slot;

@@ -29,7 +29,7 @@ pub struct Standing {
     pub role: Role,
     /// The host that it runs on.
     pub host: String,
-    /// The shards or slots that it has.
+    /// The shards or slots that it has, in words; empty when it was silent for so long that it has lost its place.
     pub holds: String,
     /// What it last told; nothing when it was not heard of yet.
     pub told: Option<Progress>,
@@ -62,7 +62,7 @@ impl Progress {
 /// One line per process: who it is, how far, how fast, and what it waits for.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let n = |role: Role| self.members.iter().filter(|m| m.role == role).count();
+        let n = |role: Role| self.members.iter().filter(|m| m.role == role && m.is_member()).count();
         let counted = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let (servers, workers) = (counted(n(Role::Server), "server"), counted(n(Role::Worker), "worker"));
         let (shards, slots) =
@@ -73,8 +73,18 @@ impl fmt::Display for Report {
     }
 }
 
+impl Standing {
+    /// Whether it has a place in the view.
+    pub fn is_member(&self) -> bool {
+        !self.holds.is_empty()
+    }
+}
+
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (false, Some(told)) = (self.is_member(), &self.told) {
+            return write!(f, "{}: {}", self.name, told.waiting_for);
+        }
         write!(f, "{}: {}, ", self.name, self.holds)?;
         let Some(told) = &self.told else { return write!(f, "not heard of yet") };
         write!(f, "clock {}, {:.1} steps/s, ", told.clock, told.speed)?;

@@ -415,6 +415,11 @@ impl Session {
         self.secured
     }
 
+    /// The clock at which the run began under this coordinator: that of the checkpoint which was brought back, or the first.
+    pub fn began(&self) -> Clock {
+        self.view.restored.unwrap_or(0)
+    }
+
     /// Whether this worker is the one that tells the result, which it has: of all that ever compute the first slot, the
     /// coordinator chooses one. Nothing while it has not; an event says when it has.
     pub fn keeps(&mut self, now: Time) -> (Vec<Outgoing>, Option<bool>) {

@@ -55,6 +55,7 @@ impl Work<'_> {
                     Event::Gained { slot, clock } => {
                         owned.insert(slot, clock);
                         leaving.gained(slot, clock);
+                        program.began(self.node.lock().session().began());
                         self.pull(program, slot, clock);
                     }
                     Event::Dropped { slot } => {

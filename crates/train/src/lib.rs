@@ -11,6 +11,7 @@
 mod checkpoint;
 mod error;
 pub mod events;
+mod mark;
 mod metrics;
 pub mod plot;
 mod report;
@@ -23,6 +24,7 @@ pub use checkpoint::{
     load_best, load_latest, load_step, save_shard,
 };
 pub use error::TrainError;
+pub use mark::Mark;
 pub use metrics::{Line, Metrics};
 pub use report::report;
 pub use run::Run;

@@ -1,6 +1,7 @@
 //! The folder of one training run.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -12,14 +13,16 @@ use thalweg_tensor::Tensor;
 use crate::checkpoint::{Checkpoints, Keep, Loaded, Place, load_latest};
 use crate::error::TrainError;
 use crate::events::EventWriter;
+use crate::mark::Mark;
 use crate::metrics::{Line, Metrics};
 
 const CONFIG: &str = "config.json";
 const METRICS: &str = "metrics.jsonl";
 const SUMMARY: &str = "summary.json";
+const MARK: &str = "bookmark";
 
-/// A run that is being written: `config.json`, `metrics.jsonl`, an event file, `checkpoints/`, and `summary.json`
-/// when it is done.
+/// A run that is being written: `config.json`, `metrics.jsonl`, an event file, `checkpoints/`, a `bookmark` where
+/// others may go on in the middle, and `summary.json` when it is done.
 ///
 /// ```
 /// use serde_json::json;
@@ -38,6 +41,7 @@ pub struct Run {
     path: PathBuf,
     metrics: Metrics,
     events: EventWriter,
+    mark: Option<File>, // once there is one
     began: Instant,
     /// Seconds of the processes before this one.
     before: f64,
@@ -76,16 +80,19 @@ impl Run {
         Self::config_of(path)?;
         Metrics::rewind(&path.join(METRICS), step)?;
         let before = Self::metrics_of(path)?.last().map_or(0.0, |l| l.seconds);
-        let summary = path.join(SUMMARY);
-        if summary.exists() {
-            std::fs::remove_file(&summary).map_err(TrainError::io("remove", &summary))?;
+        let (summary, mark) = (path.join(SUMMARY), path.join(MARK));
+        let is_later = Self::mark_of(path).is_some_and(|mark| mark.step > step);
+        for (file, goes) in [(&summary, summary.exists()), (&mark, is_later)] {
+            if goes {
+                std::fs::remove_file(file).map_err(TrainError::io("remove", file))?;
+            }
         }
         Self::start(path, before, EventWriter::resume(path, step)?)
     }
 
     fn start(path: &Path, before: f64, events: EventWriter) -> Result<Self, TrainError> {
         let metrics = Metrics::append(&path.join(METRICS))?;
-        Ok(Self { path: path.to_owned(), metrics, events, began: Instant::now(), before })
+        Ok(Self { path: path.to_owned(), metrics, events, mark: None, began: Instant::now(), before })
     }
 
     /// The folder.
@@ -104,6 +111,14 @@ impl Run {
         let by_name: BTreeMap<String, f64> = values.iter().map(|&(n, v)| (n.to_owned(), v)).collect();
         self.metrics.log(&Line { step, seconds, values: by_name })?;
         values.iter().try_for_each(|&(name, value)| self.events.scalar(step, name, value as f32))
+    }
+
+    /// Marks how far the run is, with the losses that no line tells of yet: how many, and their sum. Only the last mark counts.
+    pub fn mark(&mut self, step: u64, pending: (u64, f64)) {
+        if self.mark.is_none() {
+            self.mark = Mark::open(&self.path.join(MARK));
+        }
+        self.mark.iter_mut().for_each(|file| Mark { step, pending }.write(file));
     }
 
     /// Writes down how the values of a tensor are distributed.
@@ -141,6 +156,11 @@ impl Run {
     /// The metrics of a run.
     pub fn metrics_of(path: impl AsRef<Path>) -> Result<Vec<Line>, TrainError> {
         Metrics::read(&path.as_ref().join(METRICS))
+    }
+
+    /// How far a run was last marked to be.
+    pub fn mark_of(path: impl AsRef<Path>) -> Option<Mark> {
+        Mark::read(&path.as_ref().join(MARK))
     }
 
     /// What a run that has come to its end said; `None` when it has not.

@@ -7,7 +7,7 @@ use serde_json::json;
 use thalweg_data::{Channels, decode, encode_png};
 use thalweg_tensor::Tensor;
 use thalweg_train::plot::{Plot, Series};
-use thalweg_train::{Keep, Run, Snapshot, TrainError, compare, list, report, table};
+use thalweg_train::{Keep, Mark, Run, Snapshot, TrainError, compare, list, report, table};
 
 fn folder(test: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("thalweg-runs-{}-{test}", std::process::id()));
@@ -40,6 +40,33 @@ fn a_run_goes_on_at_its_checkpoint_and_forgets_what_came_after() {
     assert_eq!(lines.iter().map(|l| l.step).collect::<Vec<_>>(), [1, 2, 3, 4]);
     assert!(lines.windows(2).all(|w| w[0].seconds <= w[1].seconds), "time goes on");
     assert_eq!(Run::summary_of(&dir).unwrap().unwrap(), json!({"loss": 0.5}));
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn the_last_mark_counts_unless_it_is_torn_or_of_what_is_forgotten() {
+    let dir = folder("mark");
+    let mut run = Run::create(&dir, &json!({})).unwrap();
+    assert_eq!(Run::mark_of(&dir), None);
+    run.mark(6, (1, 0.25));
+    run.mark(7, (2, 1.5));
+    let last = Some(Mark { step: 7, pending: (2, 1.5) });
+    assert_eq!(Run::mark_of(&dir), last);
+    assert_eq!(Run::resume_at(&dir, 7).map(|_| Run::mark_of(&dir)).unwrap(), last);
+    let whole = fs::read(dir.join("bookmark")).unwrap();
+    for i in 0..whole.len() {
+        let mut torn = whole.clone();
+        torn[i] ^= 0x10;
+        fs::write(dir.join("bookmark"), &torn).unwrap();
+        assert_eq!(Run::mark_of(&dir), None, "byte {i}");
+        fs::write(dir.join("bookmark"), &whole[..i]).unwrap();
+        assert_eq!(Run::mark_of(&dir), None, "{i} bytes");
+    }
+    fs::write(dir.join("bookmark"), &whole).unwrap();
+    let mut run = Run::resume_at(&dir, 6).unwrap();
+    assert_eq!(Run::mark_of(&dir), None);
+    run.mark(6, (1, 0.25));
+    assert_eq!(Run::mark_of(&dir), Some(Mark { step: 6, pending: (1, 0.25) }));
     fs::remove_dir_all(dir).unwrap();
 }
 

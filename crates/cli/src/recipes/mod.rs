@@ -75,12 +75,9 @@ pub enum Length {
 }
 
 impl Length {
-    /// How often a checkpoint is written.
-    pub fn tenth(self) -> Span {
-        match self {
-            Length::Epochs(_) => Epochs(1).into(),
-            Length::Steps(n) => Steps((n / 10).max(1)).into(),
-        }
+    /// How often a checkpoint is written: about ten times in all, and after every step where there are fewer.
+    pub fn tenth(self, per_epoch: u64) -> Steps {
+        Steps(((Span::from(self).steps(per_epoch) + 5) / 10).max(1))
     }
 }
 

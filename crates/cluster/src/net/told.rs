@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use super::waits::TOLD;
 use crate::ids::{Clock, Peer};
-use crate::message::{Activity, Behind, Counts, Heartbeat, Time};
-use crate::report::{Progress, seconds};
-use crate::view::View;
+use crate::message::{Activity, Behind, Counts, Heartbeat, Role, Time};
+use crate::report::{Progress, Standing, seconds};
+use crate::view::{Member, View};
 
 /// The least time over which a speed is measured anew.
 const MEASURED: Duration = Duration::from_millis(500);
+/// Where workers come and go under ever new names, those that went are not told of for ever.
+const MISSED: Duration = Duration::from_secs(3600);
 
 /// What one process has told.
 pub(super) struct Told {
@@ -26,35 +28,67 @@ pub(super) struct Told {
 
 /// What all have told.
 #[derive(Default)]
-pub(super) struct AllTold(BTreeMap<Peer, Told>);
+pub(super) struct AllTold {
+    members: BTreeMap<Peer, Told>,
+    missing: BTreeMap<String, (Member, Told)>, // workers by name that have lost their places by silence
+}
 
 impl AllTold {
     /// Takes note of a sign of life.
     pub fn hear(&mut self, from: Peer, heartbeat: &Heartbeat, now: Time) {
         let Heartbeat { waiting_for, clock, counts, behind, activity, .. } = heartbeat.clone();
         // A process that goes on from a checkpoint learns of its clock after its first words.
-        let before = self.0.get(&from).filter(|told| told.clock > 0);
+        let before = self.members.get(&from).filter(|told| told.clock > 0);
         let since = before.map_or((now, clock), |told| told.since);
-        self.0.insert(from, Told { waiting_for, clock, counts, behind, activity, at: now, since });
+        self.members.insert(from, Told { waiting_for, clock, counts, behind, activity, at: now, since });
     }
 
     pub fn get(&self, peer: Peer) -> Option<&Told> {
-        self.0.get(&peer)
+        self.members.get(&peer)
     }
 
-    /// Forgets whoever is no member.
-    pub fn retain(&mut self, view: &View) {
-        self.0.retain(|peer, _| match peer {
+    /// Forgets whoever is no member any more. A worker that was one before and has been silent for longer than is borne is missed
+    /// until one of its name comes back.
+    pub fn retain(&mut self, before: &View, view: &View, borne: Duration, now: Time) {
+        let gone = before.workers.iter().filter(|(id, _)| !view.workers.contains_key(id));
+        for (id, member) in gone {
+            let told = self.members.remove(&Peer::Worker(*id));
+            if let Some(told) = told.filter(|told| now.saturating_sub(told.at) >= borne) {
+                self.missing.insert(member.name.clone(), (member.clone(), told));
+            }
+        }
+        self.missing.retain(|name, (_, told)| {
+            now.saturating_sub(told.at) < MISSED && view.named(Role::Worker, name).is_none()
+        });
+        self.members.retain(|peer, _| match peer {
             Peer::Server(id) => view.servers.contains_key(id),
             Peer::Worker(id) => view.workers.contains_key(id),
             Peer::Coordinator | Peer::Newcomer(_) => false,
         });
     }
 
+    /// Workers that have lost their places by saying nothing, and are not back. They hold nothing, not even none.
+    pub fn missing(&self, view: &View, now: Time) -> impl Iterator<Item = Standing> {
+        let missing = self.missing.values().filter(|(m, _)| view.named(Role::Worker, &m.name).is_none());
+        missing.map(move |(member, told)| {
+            let silence = now.saturating_sub(told.at);
+            let told = Progress {
+                clock: told.clock,
+                speed: 0.0,
+                counts: told.counts,
+                silence,
+                waiting_for: format!("not heard of for {}, and has lost its place", seconds(silence)),
+                activity: Activity::default(),
+            };
+            let (name, host) = (member.name.clone(), member.host.clone());
+            Standing { name, role: Role::Worker, host, holds: String::new(), told: Some(told) }
+        })
+    }
+
     /// How far a process has come. The speed is that since the last time.
     pub fn progress(&mut self, view: &View, peer: Peer, now: Time) -> Option<Progress> {
         let held = self.held(view, peer, now);
-        let told = self.0.get_mut(&peer)?;
+        let told = self.members.get_mut(&peer)?;
         let (since, clock) = told.since;
         let passed = now.saturating_sub(since);
         // Over a moment a speed is noise: several may ask.
@@ -132,7 +166,6 @@ mod tests {
     use super::*;
     use crate::ids::{Epoch, ServerId, SessionId, Slot};
     use crate::message::Wish;
-    use crate::view::Member;
 
     const S: fn(u64) -> Time = Time::from_secs;
 
@@ -194,5 +227,37 @@ mod tests {
         // It has said nothing since: what it did then it does still, as far as anybody knows.
         let later = "round 812 waits for worker-7 on host b3, in backward for 7.0 s, usually 1.1 s, not heard of for 3.0 s";
         assert_eq!(words(Peer::Worker(near), S(12)), later);
+    }
+    #[test]
+    fn a_worker_that_is_silent_for_too_long_is_missed_until_it_comes_back() {
+        let member = |name: &str| Member { name: name.into(), ..Member::default() };
+        let view = |workers: &[(u64, &str)]| View {
+            workers: workers.iter().map(|(id, name)| (SessionId(*id), member(name))).collect(),
+            ..View::default()
+        };
+        let mut told = AllTold::default();
+        let all = view(&[(1, "worker-0"), (2, "worker-1"), (3, "worker-2")]);
+        for (id, at) in [(1, 10), (2, 3), (3, 9)] {
+            told.hear(Peer::Worker(SessionId(id)), &heartbeat("backward", "", None), S(at));
+        }
+        // One has left, and one said nothing for too long.
+        let one = view(&[(1, "worker-0")]);
+        told.retain(&all, &one, S(2), S(10));
+        let missing =
+            |told: &AllTold, now| told.missing(&one, now).map(|m| m.to_string()).collect::<Vec<_>>();
+        let lost = "worker-1: not heard of for 9.0 s, and has lost its place";
+        assert_eq!(missing(&told, S(12)), [lost]);
+        told.retain(&one, &one, S(2), S(12));
+        assert_eq!(missing(&told, S(12)), [lost]);
+        assert!(told.get(Peer::Worker(SessionId(1))).is_some());
+        let back = view(&[(1, "worker-0"), (4, "worker-1")]);
+        assert_eq!(told.missing(&back, S(12)).count(), 0);
+        told.retain(&one, &back, S(2), S(12));
+        assert_eq!(missing(&told, S(12)), [""; 0]);
+        told.hear(Peer::Worker(SessionId(4)), &heartbeat("backward", "", None), S(12));
+        told.retain(&back, &one, S(2), S(20));
+        assert_eq!(missing(&told, S(21)), [lost]);
+        told.retain(&one, &one, S(2), S(5000));
+        assert_eq!(missing(&told, S(5000)), [""; 0], "not for ever");
     }
 }

@@ -102,6 +102,7 @@ impl<'a, M: Model> Solver<'a, M> {
             log_every: (clocks / LOSSES).max(1),
             per_epoch,
             clocks,
+            began: 0,
             secured: 0,
             open: None,
             missed: Vec::new(),
@@ -150,9 +151,7 @@ impl<M: Model> Work<'_, M> {
     fn keep_books(&mut self, clock: Clock, pulled: &Pulled) -> Result<(), ClusterError> {
         let loss = f64::from(pulled[&self.loss()][0]);
         let Some(books) = self.books.at(clock, loss, None)? else { return Ok(()) };
-        if let Some(step) = books.resumed() {
-            self.callbacks.iter_mut().for_each(|c| c.resumed(step, &[]));
-        }
+        books.begin(&mut self.callbacks);
         if clock == 0 {
             return Ok(());
         }
@@ -227,6 +226,10 @@ impl<M: Model> Program for &mut Work<'_, M> {
 
     fn is_exact(&self, table: TableId) -> bool {
         table == self.loss() || self.learned[table.0 as usize].replaces()
+    }
+
+    fn began(&mut self, clock: Clock) {
+        self.books.began = clock;
     }
 
     fn let_go(&mut self, slot: Slot) {

@@ -8,16 +8,17 @@ use serde_json::Value;
 use thalweg_data::Position;
 use thalweg_nn::{Module, save_weights};
 use thalweg_tensor::Tensor;
-use thalweg_train::{Checkpoints, Fitted, Keep, Line, Place, Run, State, TrainError, load_latest};
+use thalweg_train::{Callback, Checkpoints, Fitted, Keep, Place, Run, State, TrainError, load_latest};
 
-use super::bookmark::{Bookmark, Mark};
+use super::found::Found;
 use crate::error::ClusterError;
 use crate::ids::Clock;
 
 /// How long the end of a run waits for shards of the last checkpoint.
 const LAST_SHARDS: Duration = Duration::from_secs(10);
 
-const LOSS: &str = "loss";
+/// What a step came to, among the metrics of a run.
+pub(super) const LOSS: &str = "loss";
 
 /// The books, opened by whoever computes the first slot.
 pub(crate) struct Books {
@@ -31,6 +32,8 @@ pub(crate) struct Books {
     pub log_every: u64,
     pub per_epoch: u64,
     pub clocks: Clock,
+    /// Where the run began under this coordinator. Whoever opens the books later takes them over.
+    pub began: Clock,
     /// The run may be taken back to the checkpoint of this step, or to a newer one. Nothing is known at first, and everything stays.
     pub secured: Clock,
     pub open: Option<Open>,
@@ -44,11 +47,10 @@ pub(crate) struct Open {
     run: Option<Run>,
     checkpoints: Option<Checkpoints>,
     n_shards: u32,
-    saved: Option<Clock>,    // the newest checkpoint that was made whole here
+    saved: Option<Clock>,            // the newest checkpoint that was made whole here
     measured: Option<Clock>, // at this step, where the books were opened, somebody has measured before
-    bookmark: Option<Bookmark>,
-    resumed: Option<Clock>,          // where a run that was stopped goes on, to be told
-    began: (Clock, Instant),         // where and when they were opened
+    begins: Option<(Clock, bool)>, // where the run begins here, and whether it was resumed, to be told
+    began: (Clock, Instant), // where and when they were opened
     awaited: BTreeMap<Clock, Value>, // checkpoints whose shards are being written, with their states
 }
 
@@ -107,7 +109,7 @@ impl Books {
             open.awaited.insert(clock, state);
         }
         let (step, pending) = (open.state.step, open.state.pending);
-        open.bookmark.iter_mut().for_each(|bookmark| bookmark.set(Mark { step, pending }));
+        open.run.iter_mut().for_each(|run| run.mark(step, pending));
         Ok(())
     }
 
@@ -122,65 +124,62 @@ impl Books {
         self.open.as_ref()?.saved
     }
 
+    /// Opens the books at a clock; `None` while another process still holds them.
     fn begin(&self, clock: Clock) -> Result<Option<Open>, TrainError> {
-        let mut state = State { step: clock, ..State::default() };
-        let (mut run, mut checkpoints, mut measured, mut bookmark) = (None, None, None, None);
-        let mut saved = 0; // the step of the newest checkpoint
-        if let Some((folder, place)) = &self.folder {
-            let keep = Keep { last: self.keep, ..Keep::default() };
-            // Who takes over in the middle of a run goes on with its folder; nobody else's is touched.
-            let goes_on =
-                Run::exists(folder) && (self.resume || clock > 0 || self.is_blank(folder, place)?);
-            if !goes_on {
-                run = Some(Run::create(folder, &self.config)?);
-            }
-            match Checkpoints::open_shared(place, keep) {
-                Err(TrainError::Locked { .. }) => return Ok(None),
-                opened => checkpoints = Some(opened?),
-            }
-            if goes_on {
-                // A run that was taken back to this clock writes what came after it again.
-                checkpoints.iter_mut().try_for_each(|c| c.forget_after(clock))?;
-                run = Some(Run::resume_at(folder, clock)?);
-                state = match load_latest(place)?.filter(|l| l.step <= clock) {
-                    Some(loaded) => read_state(&loaded.state, folder, loaded.step)?,
-                    None => State::default(),
-                };
-                // What was noted since then stands in the folder.
-                let lines = Run::metrics_of(folder)?;
-                saved = state.step;
-                for Line { step, values, .. } in lines.iter().filter(|line| line.step > saved) {
-                    let (losses, others): (Vec<_>, Vec<_>) =
-                        values.iter().partition(|(name, _)| *name == LOSS);
-                    state.metrics.extend(others.into_iter().map(|(name, value)| (name.clone(), *value)));
-                    if let Some((_, loss)) = losses.first() {
-                        (state.step, state.pending, state.loss) = (*step, (0, 0.0), Some(**loss));
-                    }
-                }
-                let mark = Bookmark::read(folder).filter(|mark| (state.step..=clock).contains(&mark.step));
-                state.step = mark.map_or(clock, |mark| mark.step);
-                state.pending = mark.map_or(state.pending, |mark| mark.pending);
-                let is_measured = |line: &Line| line.step == clock && line.values.keys().any(|n| n != LOSS);
-                measured = lines.iter().any(is_measured).then_some(clock);
-            }
-            bookmark = Bookmark::open(folder);
+        let Some((folder, place)) = &self.folder else { return Ok(Some(self.blank(clock))) };
+        let goes_on = self.goes_on(clock, folder, place)?;
+        let created = if goes_on { None } else { Some(Run::create(folder, &self.config)?) };
+        let keep = Keep { last: self.keep, ..Keep::default() };
+        let checkpoints = match Checkpoints::open_shared(place, keep) {
+            Err(TrainError::Locked { .. }) => return Ok(None),
+            opened => opened?,
+        };
+        let open = match created {
+            Some(run) => Open { run: Some(run), checkpoints: Some(checkpoints), ..self.blank(clock) },
+            None => self.go_on(clock, (folder, place), checkpoints)?,
+        };
+        Ok(Some(open))
+    }
+
+    /// Books in which nothing stands.
+    fn blank(&self, clock: Clock) -> Open {
+        // Somebody else may have held them for a while.
+        let first = self.missed.first().map_or(clock, |(clock, _)| *clock);
+        Open {
+            state: State { step: clock, ..State::default() },
+            run: None,
+            checkpoints: None,
+            n_shards: self.n_shards,
+            saved: None,
+            measured: None,
+            begins: (first == self.began).then_some((first, self.resume)),
+            began: (clock, Instant::now()),
+            awaited: BTreeMap::new(),
         }
-        // Who takes over later finds itself beyond the checkpoint.
-        let resumed = Some(clock).filter(|_| self.resume && (clock == 0 || clock == saved));
-        let (n_shards, awaited, began) = (self.n_shards, BTreeMap::new(), (clock, Instant::now()));
-        let saved = None;
-        Ok(Some(Open {
+    }
+
+    /// Those of the run in the folder. What came after this clock will be written again.
+    fn go_on(
+        &self,
+        clock: Clock,
+        (folder, place): (&Path, &Place),
+        mut checkpoints: Checkpoints,
+    ) -> Result<Open, TrainError> {
+        checkpoints.forget_after(clock)?;
+        let run = Run::resume_at(folder, clock)?;
+        let Found { state, is_measured } = Found::read(folder, place, clock)?;
+        Ok(Open {
             state,
-            run,
-            checkpoints,
-            n_shards,
-            saved,
-            measured,
-            bookmark,
-            resumed,
-            began,
-            awaited,
-        }))
+            run: Some(run),
+            checkpoints: Some(checkpoints),
+            measured: is_measured.then_some(clock),
+            ..self.blank(clock)
+        })
+    }
+
+    /// Who takes over in the middle of a run goes on with its folder; nobody else's is touched.
+    fn goes_on(&self, clock: Clock, folder: &Path, place: &Place) -> Result<bool, TrainError> {
+        Ok(Run::exists(folder) && (self.resume || clock > 0 || self.is_blank(folder, place)?))
     }
 
     /// Whether this is a run like ours in which nothing stands yet: whoever kept the books before was killed in the
@@ -234,6 +233,7 @@ impl Books {
             // Whoever could not write its part has said why.
             let from = open.saved.map_or("its last checkpoint".into(), |saved| format!("step {saved}"));
             eprintln!("the checkpoint of step {step} is not whole; `resume` would go on from {from}");
+            open.checkpoints.iter_mut().try_for_each(Checkpoints::give_up)?;
         }
         if let Some(run) = &mut open.run {
             fitted.seconds = run.seconds();
@@ -245,24 +245,21 @@ impl Books {
     }
 }
 
-fn read_state(value: &Value, folder: &Path, step: u64) -> Result<State, TrainError> {
-    let refuse = |e: serde_json::Error| TrainError::Checkpoint {
-        path: folder.to_owned(),
-        step,
-        reason: e.to_string(),
-    };
-    serde_json::from_value(value.clone()).map_err(refuse)
-}
-
 impl Open {
     /// Whether what is due at this step was measured before these books were opened.
     pub fn is_measured(&self, step: Clock) -> bool {
         self.measured == Some(step)
     }
 
-    /// The step after which a run that was stopped goes on, the first time that it is asked for.
-    pub fn resumed(&mut self) -> Option<Clock> {
-        self.resumed.take()
+    /// Tells that the run begins or goes on here, once.
+    pub fn begin<'c, N>(&mut self, callbacks: &mut [Box<dyn Callback<N> + 'c>]) {
+        let Some((step, resumed)) = self.begins.take() else { return };
+        for callback in callbacks {
+            callback.begun(step);
+            if resumed {
+                callback.resumed(step, &[]);
+            }
+        }
     }
 
     /// Steps and seconds since the books were opened.
@@ -311,6 +308,8 @@ impl Open {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::OnceLock;
+    use thalweg_train::{ShardParts, save_shard};
 
     const CLOCKS: Clock = 23;
 
@@ -326,6 +325,7 @@ mod tests {
             log_every: 5,
             per_epoch: 8,
             clocks: CLOCKS,
+            began: 0,
             secured: 0,
             open: None,
             missed: Vec::new(),
@@ -352,14 +352,17 @@ mod tests {
         Run::metrics_of(folder).unwrap().iter().map(|line| (line.step, line.values[LOSS])).collect()
     }
 
-    fn undisturbed() -> Vec<(u64, f64)> {
-        let folder = folder("undisturbed");
-        let mut books = books(&folder);
-        note(&mut books, 0..=CLOCKS);
-        let losses = losses(&folder);
-        std::fs::remove_dir_all(folder).unwrap();
-        assert_eq!(losses.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [5, 8, 10, 15, 16, 20, 23]);
-        losses
+    /// What stands in the books of a run with one keeper.
+    fn undisturbed() -> &'static [(u64, f64)] {
+        static FOUND: OnceLock<Vec<(u64, f64)>> = OnceLock::new();
+        FOUND.get_or_init(|| {
+            let folder = folder("undisturbed");
+            note(&mut books(&folder), 0..=CLOCKS);
+            let losses = losses(&folder);
+            std::fs::remove_dir_all(folder).unwrap();
+            assert_eq!(losses.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [5, 8, 10, 15, 16, 20, 23]);
+            losses
+        })
     }
 
     #[test]
@@ -396,6 +399,43 @@ mod tests {
             }
         }
         assert_eq!(losses(&folder), undisturbed());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// The steps at which a run was said to begin and to go on.
+    #[derive(Default)]
+    struct Heard {
+        begun: Vec<u64>,
+        resumed: Vec<u64>,
+    }
+
+    impl Callback<()> for &mut Heard {
+        fn begun(&mut self, step: u64) {
+            self.begun.push(step);
+        }
+
+        fn resumed(&mut self, step: u64, _: &[String]) {
+            self.resumed.push(step);
+        }
+    }
+
+    /// The checkpoint of the step at which it opens them may have been written a moment ago.
+    #[test]
+    fn who_takes_the_books_over_at_a_checkpoint_does_not_say_that_a_run_is_resumed() {
+        let folder = folder("resumed");
+        let mut first = books(&folder);
+        note(&mut first, 0..=10);
+        save_shard(folder.join("checkpoints"), 10, 0, ShardParts::new()).unwrap();
+        first.open.as_mut().unwrap().checkpoints(Vec::new()).unwrap();
+        assert_eq!(first.saved(), Some(10));
+        first.let_go();
+        for (began, told) in [(0, vec![]), (10, vec![10])] {
+            let mut next = Books { resume: true, began, ..books(&folder) };
+            let open = next.at(10, loss(10), None).unwrap().unwrap();
+            let mut heard = Heard::default();
+            (0..2).for_each(|_| open.begin::<()>(&mut [Box::new(&mut heard)]));
+            assert_eq!((&heard.begun, &heard.resumed), (&told, &told), "began at {began}");
+        }
         std::fs::remove_dir_all(folder).unwrap();
     }
 

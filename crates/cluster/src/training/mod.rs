@@ -7,8 +7,8 @@
 //! keep what they have in common. Who computes the first slot keeps the books: losses, validation,
 //! the manifests of checkpoints.
 
-mod bookmark;
 mod books;
+mod found;
 mod loss;
 mod own;
 mod program;
@@ -212,6 +212,7 @@ where
             log_every: parts.log_every,
             per_epoch,
             clocks: steps,
+            began: 0,
             secured: 0,
             open: None,
             missed: Vec::new(),

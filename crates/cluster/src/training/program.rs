@@ -264,9 +264,7 @@ where
         let passed = |every: u64| clock / every > before / every;
         let loss = pulled.values().next_back().map_or(f32::NAN, |v: &Values| v[0]);
         let Some(books) = self.books.at(clock, f64::from(loss), Some(here))? else { return Ok(()) };
-        if let Some(step) = books.resumed() {
-            self.callbacks.iter_mut().for_each(|callback| callback.resumed(step, &[]));
-        }
+        books.begin(&mut self.callbacks);
         if clock > 0 && !loss.is_finite() {
             return Err(TrainError::Diverged { step: clock, loss: loss.into() }.into());
         }
@@ -374,6 +372,10 @@ where
     fn is_exact(&self, table: TableId) -> bool {
         let net = self.learning.net;
         table.0 as usize >= net.trainable().len() + net.buffers().len()
+    }
+
+    fn began(&mut self, clock: Clock) {
+        self.learning.books.began = self.learning.steps_at(clock);
     }
 
     fn let_go(&mut self, slot: Slot) {

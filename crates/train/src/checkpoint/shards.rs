@@ -17,7 +17,7 @@ use crate::error::TrainError;
 /// The named tensors of each part.
 pub type ShardParts = BTreeMap<String, Vec<(String, Tensor)>>;
 
-/// Writes one shard of the checkpoint of a step. The place is made when it is not there.
+/// Writes one shard of the checkpoint of a step, all of it or nothing. The place is made when it is not there.
 pub fn save_shard(
     place: impl Into<Place>,
     step: u64,
@@ -26,17 +26,33 @@ pub fn save_shard(
 ) -> Result<(), TrainError> {
     let place = place.into();
     let mut files: BTreeMap<String, PartFile> = BTreeMap::new();
+    let written = write_shard(place.files(), step, shard, parts, &mut files);
+    // Another server may have written this shard before, and its list names the same files.
+    if written.is_err() && place.files().read(&list_name(step, shard)).is_err() {
+        files.values().for_each(|part| drop(place.files().remove(&part.file)));
+    }
+    written
+}
+
+/// Notes the files that are there.
+fn write_shard(
+    place: &dyn Files,
+    step: u64,
+    shard: u32,
+    parts: ShardParts,
+    files: &mut BTreeMap<String, PartFile>,
+) -> Result<(), TrainError> {
     for (part, tensors) in parts {
         let name = format!("{part}-{shard}");
         let file = part_name(step, &name);
         let stored: Vec<_> = tensors.iter().map(|(n, t)| (n, copy(t))).collect();
         let tensors = stored.iter().map(|(n, t)| (n.as_str(), t));
         let bytes = thalweg_formats::safetensors::encode(tensors, &BTreeMap::new())?;
-        place.files().replace(&file, &bytes)?;
+        place.replace(&file, &bytes)?;
         files.insert(name, PartFile { file, step, bytes: bytes.len() as u64, sha256: sha256(&bytes) });
     }
-    let text = serde_json::to_vec(&files).expect("a list of files is always JSON");
-    place.files().replace(&list_name(step, shard), &text)
+    let text = serde_json::to_vec(files).expect("a list of files is always JSON");
+    place.replace(&list_name(step, shard), &text)
 }
 
 fn list_name(step: u64, shard: u32) -> String {

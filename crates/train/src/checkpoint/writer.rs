@@ -182,6 +182,14 @@ impl Checkpoints {
         outcome
     }
 
+    /// Removes what there is of checkpoints that will never be whole, since nobody writes any more; nothing where another process
+    /// might.
+    pub fn give_up(&mut self) -> Result<(), TrainError> {
+        self.flush()?;
+        let sole = self.store.as_ref().filter(|store| matches!(store.hold, Hold::Sole(_)));
+        sole.map_or(Ok(()), |store| store.remove_strays(u64::MAX))
+    }
+
     /// Where they lie.
     pub(super) fn files(&self) -> Result<&dyn Files, TrainError> {
         self.store.as_ref().map(Store::files).ok_or(TrainError::Writer)
@@ -247,12 +255,24 @@ impl Store {
         Job { step, score, state, fresh, reused }
     }
 
+    /// Writes a checkpoint. Of one that cannot be written nothing stays: where there is no room, half of it would take some.
     fn write(&mut self, job: Job) -> Result<(), TrainError> {
+        let mut written = Vec::new();
+        let outcome = self.write_noting(job, &mut written);
+        if outcome.is_err() {
+            // What went wrong is told; that something stays then is not worth telling.
+            let _ = self.remove_unnamed(|name| written.iter().any(|w| w == name));
+        }
+        outcome
+    }
+
+    fn write_noting(&mut self, job: Job, written: &mut Vec<String>) -> Result<(), TrainError> {
         let mut parts = job.reused;
         for (name, tensors) in job.fresh {
             let file = part_name(job.step, &name);
             let bytes = safetensors::encode(tensors.iter().map(|(n, t)| (n.as_str(), t)), &BTreeMap::new())?;
             self.files().replace(&file, &bytes)?;
+            written.push(file.clone());
             let entry = PartFile { file, step: job.step, bytes: bytes.len() as u64, sha256: sha256(&bytes) };
             parts.insert(name, entry);
         }
@@ -284,25 +304,30 @@ impl Store {
     }
 
     /// Removes part files that no manifest names, and unfinished files; where others write too, only parts up to the newest
-    /// step. While a manifest cannot be read nobody knows what it names, so then part files stay.
+    /// step.
     fn remove_strays(&self, newest: u64) -> Result<(), TrainError> {
-        let mut named = BTreeSet::new();
-        let mut all_read = true;
-        for step in steps(self.files())? {
-            match Manifest::read(self.files(), step) {
-                Ok(m) => named.extend(m.parts.into_values().map(|p| p.file)),
-                Err(_) => all_read = false,
-            }
+        // Of several writers, each finishes its own.
+        let names = if self.shared { Vec::new() } else { self.files().names()? };
+        for name in names.iter().filter(|name| name.starts_with(".thalweg-") && name.ends_with(".tmp")) {
+            self.files().remove(name)?;
         }
-        for name in self.files().names()? {
-            // Of several writers, each finishes its own.
-            let unfinished = !self.shared && name.starts_with(".thalweg-") && name.ends_with(".tmp");
+        self.remove_unnamed(|name| {
             let step = name.strip_prefix("step-").and_then(|n| n.get(..10)?.parse::<u64>().ok());
             let old = step.is_some_and(|s| !self.shared || s <= newest);
-            let part = old && (name.ends_with(".safetensors") || name.ends_with(".list"));
-            if unfinished || part && all_read && !named.contains(&name) {
-                self.files().remove(&name)?;
-            }
+            old && (name.ends_with(".safetensors") || name.ends_with(".list"))
+        })
+    }
+
+    /// Removes those of some files that no manifest names. While a manifest cannot be read nobody knows what it names, so then
+    /// all stay.
+    fn remove_unnamed(&self, is_meant: impl Fn(&str) -> bool) -> Result<(), TrainError> {
+        let mut named = BTreeSet::new();
+        for step in steps(self.files())? {
+            let Ok(manifest) = Manifest::read(self.files(), step) else { return Ok(()) };
+            named.extend(manifest.parts.into_values().map(|p| p.file));
+        }
+        for name in self.files().names()?.iter().filter(|name| is_meant(name) && !named.contains(*name)) {
+            self.files().remove(name)?;
         }
         Ok(())
     }

@@ -52,6 +52,11 @@ impl Progress {
 /// }
 /// ```
 pub trait Callback<N> {
+    /// Training begins after `step`: the folder of the run, if there is one, is open, and nobody else writes there.
+    fn begun(&mut self, step: u64) {
+        let _ = step;
+    }
+
     /// A run goes on after `step`, which is 0 when there was no checkpoint yet. Damaged checkpoints that were `passed_over` are worth showing.
     fn resumed(&mut self, step: u64, passed_over: &[String]) {
         let _ = (step, passed_over);

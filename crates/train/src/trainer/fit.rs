@@ -46,7 +46,11 @@ where
         // A run that starts and one that resumes have the same slots from the first step on.
         self.optimizer.get_mut().prepare(&self.net);
         let mut state = State { position: Some(batches.position()), ..State::default() };
-        let mut files = self.open(best, &mut state)?;
+        let (mut files, resumed) = self.open(best, &mut state)?;
+        for callback in &mut self.callbacks {
+            callback.begun(state.step);
+            resumed.iter().for_each(|passed_over| callback.resumed(state.step, passed_over));
+        }
 
         let Self { net, optimizer, average, loss, metrics, validation, schedule, callbacks, .. } = self;
         let (net, optimizer, average) = (&*net, &*optimizer, average.as_ref());
@@ -172,27 +176,26 @@ where
         Ok((name.clone(), *best))
     }
 
-    /// The run directory, if there is to be one, and the state that it had.
-    fn open(&mut self, best: Best, state: &mut State) -> Result<Files, TrainError> {
+    /// The run directory, if there is to be one, and the state that it had; of one that goes on, the checkpoints that were passed
+    /// over.
+    fn open(&mut self, best: Best, state: &mut State) -> Result<(Files, Option<Vec<String>>), TrainError> {
         let Some(folder) = &self.folder else {
-            return if self.resume { Err(TrainError::Nowhere) } else { Ok(Files::default()) };
+            return if self.resume { Err(TrainError::Nowhere) } else { Ok((Files::default(), None)) };
         };
         let keep = Keep { last: self.keep, best: Some(best), intervals: self.intervals.clone() };
         if !(self.resume && Run::exists(folder)) {
             let run = Run::create(folder, &self.config)?;
             let checkpoints = run.checkpoints(keep)?;
-            return Ok(Files { run: Some(run), checkpoints: Some(checkpoints), saved: None });
+            return Ok((Files { run: Some(run), checkpoints: Some(checkpoints), saved: None }, None));
         }
         // The lock of the checkpoints comes first: nothing of a run that is still being trained is touched.
         let checkpoints = Checkpoints::open(folder.join("checkpoints"), keep)?;
         let (run, loaded) = Run::resume(folder)?;
-        let Some(loaded) = loaded else {
-            self.callbacks.iter_mut().for_each(|c| c.resumed(0, &[]));
-            return Ok(Files { run: Some(run), checkpoints: Some(checkpoints), saved: None });
-        };
+        let mut files = Files { run: Some(run), checkpoints: Some(checkpoints), saved: None };
+        let Some(loaded) = loaded else { return Ok((files, Some(Vec::new()))) };
         let learner = Learner { net: &self.net, optimizer: &self.optimizer, average: self.average.as_ref() };
         *state = learner.restore(&loaded, folder)?;
-        self.callbacks.iter_mut().for_each(|c| c.resumed(loaded.step, &loaded.passed_over));
-        Ok(Files { run: Some(run), checkpoints: Some(checkpoints), saved: Some(loaded.step) })
+        files.saved = Some(loaded.step);
+        Ok((files, Some(loaded.passed_over)))
     }
 }

@@ -62,8 +62,9 @@ impl Machine for CoordinatorProcess {
         if !self.leads() {
             return Vec::new();
         }
+        let before = self.coordinator.view().clone();
         let mut out = self.coordinator.tick(now);
-        self.told.retain(self.coordinator.view());
+        self.told.retain(&before, self.coordinator.view(), self.patience, now);
         for server in self.silent.look(self.coordinator.view(), now) {
             out.extend(self.coordinator.gone(Peer::Server(server), now));
         }
@@ -162,8 +163,10 @@ impl CoordinatorProcess {
             let (name, host) = (member.name.clone(), member.host.clone());
             Standing { name, role, host, holds: holds(&view, peer), told }
         });
+        let members: Vec<_> = members.collect();
+        let members = members.into_iter().chain(self.told.missing(&view, now)).collect();
         let (epoch, n_shards, n_slots) = (view.epoch, view.shards.len() as u32, view.slots.len() as u32);
-        Report { epoch, n_shards, n_slots, members: members.collect() }
+        Report { epoch, n_shards, n_slots, members }
     }
 }
 
