@@ -124,8 +124,9 @@ pub fn run(args: &Args) -> Result<()> {
     let meeting = Meeting::new(args)?;
     let folder = Folder::new(meeting.name(), &secret)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
-    let launch = Launch { args, meeting: &meeting, secret, folder: &folder, launched: now.as_secs() };
-    println!("{meeting}");
+    let launch = Launch { args, meeting: &meeting, secret, folder: &folder, launched: now.as_millis() };
+    // Not among what the program prints: that may be read by another.
+    eprintln!("{meeting}");
     let mut processes = Cluster(Vec::new(), PATIENCE);
     match args.n_coordinators() {
         1 => processes.0.push(launch.start("coordinator", "coordinator".into(), 0)?),
@@ -224,7 +225,7 @@ pub fn run(args: &Args) -> Result<()> {
     if processes.0.iter().any(saved) {
         return stopped(processes);
     }
-    bail!("interrupted; nothing was saved since the last checkpoint")
+    Err(Interrupted.into())
 }
 
 /// A line of its own, not behind that of a worker that shows how far it has come.
@@ -250,6 +251,21 @@ impl fmt::Display for Stopped {
 }
 
 impl std::error::Error for Stopped {}
+
+/// Whoever asked could not or would not wait for the run to be saved.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "interrupted; a run that had begun goes on from its last checkpoint, if there is one, with `resume`"
+        )
+    }
+}
+
+impl std::error::Error for Interrupted {}
 
 /// Whether a process is held by a signal and does nothing, where the system tells.
 fn is_stopped(pid: u32) -> bool {
@@ -403,7 +419,7 @@ struct Launch<'a> {
     meeting: &'a Meeting,
     secret: Secret,
     folder: &'a Folder,
-    launched: u64,
+    launched: u128, // in milliseconds: a second is time enough to launch twice
 }
 
 impl Launch<'_> {

@@ -191,7 +191,8 @@ fn main() -> ExitCode {
         Err(e) => {
             let told = told(&e);
             once(&told, || eprintln!("thalweg: {told}"));
-            ExitCode::FAILURE
+            let is_interrupted = e.is::<launch::Interrupted>();
+            if is_interrupted { ExitCode::from(train::STOPPED as u8) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -217,7 +217,7 @@ fn mpirun_starts_a_cluster_by_its_numbers_alone() {
 fn status_names_every_process_and_a_wrong_secret_is_refused() {
     let mut run = Launched::new(&["--workers", "2", "--servers", "2"], &["100000", "10"]);
     run.until(step(0, 5));
-    let address = run.seen[0].strip_prefix("coordinator ").unwrap().to_owned();
+    let address = run.address();
     let status = |secret: Option<&str>| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
         command.args(["status", &address]).envs(secret.map(|s| ("THALWEG_SECRET", s))).output().unwrap()

@@ -138,7 +138,7 @@ fn a_browser_shows_what_every_process_of_a_cluster_does_and_when_it_is_gone() {
     let Some(browser) = browser() else { return };
     let mut run = support::Launched::new(&["--workers", "2", "--servers", "2"], &["100000", "20"]);
     run.until(support::step(0, 5));
-    let address = run.seen[0].strip_prefix("coordinator ").unwrap().to_owned();
+    let address = run.address();
     let dashboard = Dashboard::with("cluster", &["--cluster", &address]);
     let begun = std::time::Instant::now();
     while !dashboard.get("/state", "localhost").1.contains("worker-1") {

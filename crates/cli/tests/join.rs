@@ -69,7 +69,7 @@ fn a_server_and_a_worker_that_come_later_get_their_share_and_change_nothing() {
     let options = ["--workers", "1", "--servers", "1", "--slots", "2"];
     let mut run = Launched::with(&variables, counting(), &options, &PROGRAM);
     run.until(step(1, 2));
-    let address = run.seen[0].strip_prefix("coordinator ").unwrap().to_owned();
+    let address = run.address();
     let first = until(&address, "server-0", |line| line.contains("head"));
     assert!(first.starts_with("shards 0:head 1:head 2:head,"), "more shards than servers: {first}");
 
@@ -99,7 +99,7 @@ fn whose_settings_differ_is_told_which_and_both_values_and_does_no_harm() {
     let program = ["100", "20", "2", VALUES];
     let mut run = Launched::with(&variables, counting(), &options, &program);
     run.until(step(1, 2));
-    let address = run.seen[0].strip_prefix("coordinator ").unwrap().to_owned();
+    let address = run.address();
     for role in ["worker", "server"] {
         for (variable, value, differs) in [
             ("SLOTS", "3", "slots is 2 in the run and 3"),

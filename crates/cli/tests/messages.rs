@@ -70,6 +70,59 @@ fn unfinish(run: &Path, saved: bool) -> u64 {
     step.unwrap_or(0)
 }
 
+/// A second one would write into the checkpoints of the first.
+#[test]
+fn a_run_that_is_being_trained_is_not_resumed() {
+    let folder = Folder::new("live");
+    let mut first = Command::new(THALWEG);
+    first.args("launch --workers 2 --servers 2 --".split(' ')).arg(THALWEG);
+    first.args("train logistic --steps 1000000 --out live".split(' ')).current_dir(&folder.0);
+    first.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut first = first.spawn().unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let metrics = folder.0.join("live/metrics.jsonl");
+    while std::fs::metadata(&metrics).map_or(0, |m| m.len()) == 0 {
+        assert!(std::time::Instant::now() < end, "it never began");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let alone = error(&folder.run("resume live"));
+    assert!(alone.contains("is being written by the cluster at 127.0.0.1:"), "{alone}");
+    let launched = error(&folder.launch("--workers 2", "resume live"));
+    assert!(launched.contains("is being written by the cluster at 127.0.0.1:"), "{launched}");
+    assert!(Command::new("kill").args(["-INT", &first.id().to_string()]).status().unwrap().success());
+    assert_eq!(first.wait().unwrap().code(), Some(130));
+    // What the first has saved is whole.
+    let inspected = out(&folder.run("inspect live"));
+    assert!(!inspected.contains("cannot be used"), "{inspected}");
+}
+
+#[test]
+fn two_that_are_launched_at_once_are_two_runs_and_print_nothing_but_their_results() {
+    let folder = Folder::new("two");
+    let args = "train logistic --steps 20 --json";
+    let one = || folder.launch("--workers 2", args);
+    let both = std::thread::scope(|scope| [(); 2].map(|()| scope.spawn(one)).map(|t| t.join().unwrap()));
+    let runs = both.map(|output| {
+        let told: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+        told["run"].as_str().unwrap().to_owned()
+    });
+    assert_ne!(runs[0], runs[1]);
+}
+
+/// Nothing has begun, so nothing was lost.
+#[test]
+fn a_launch_that_is_interrupted_at_once_ends_as_any_that_is() {
+    let folder = Folder::new("early");
+    let mut command = Command::new(THALWEG);
+    command.args("launch --workers 2 --servers 2 --".split(' ')).arg(THALWEG);
+    command.args("train logistic --steps 1000000".split(' ')).current_dir(&folder.0);
+    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let errors = support::Errors::of(child.stderr.take().unwrap());
+    errors.until("coordinator 127.0.0.1:");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{}", errors.text());
+}
+
 #[test]
 fn resume_says_once_where_a_run_goes_on() {
     let folder = Folder::new("resume");

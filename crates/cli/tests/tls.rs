@@ -69,7 +69,7 @@ fn who_has_no_certificate_of_the_authority_is_refused_and_nobody_else_notices() 
     let (own, foreign) = (Certificates::new("own"), Certificates::new("foreign"));
     let mut run = launch(&own, &["--workers", "2", "--servers", "1"], &["100000", "10"]);
     run.until(step(0, 5));
-    let address = run.seen[0].strip_prefix("coordinator ").unwrap().to_owned();
+    let address = run.address();
     let ([cert, key, ca], [other_cert, other_key, _]) = (own.files(), foreign.files());
 
     let right = status(&address, Some([&cert, &key, &ca]));

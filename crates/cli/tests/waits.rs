@@ -202,6 +202,31 @@ fn a_worker_without_servers_says_so() {
 }
 
 #[test]
+fn a_worker_that_waits_for_others_to_come_says_so() {
+    let mut processes = ByHand::new(&[("THALWEG_WORKERS", "2")]);
+    processes.start("coordinator-0", &["coordinate"], &[]);
+    processes.start("server-0", &LONG, &[]);
+    let worker = processes.start("worker-0", &LONG, &[]);
+    worker.until("worker-0: waits for workers to come: 1 of 2 have");
+    processes.start("worker-1", &LONG, &[]);
+    assert!(!processes.until("worker-1: slots ").contains("workers to come"));
+}
+
+#[test]
+fn status_tells_of_a_server_that_was_stopped() {
+    let mut processes = ByHand::new(&[("THALWEG_SERVERS", "2")]);
+    processes.start("coordinator-0", &["coordinate"], &[]);
+    processes.start("server-0", &LONG, &[]);
+    processes.start("server-1", &LONG, &[]);
+    processes.start("worker-0", &LONG, &[]);
+    processes.until("worker-0: slots 0, clock 1");
+    let pid = processes.pid("server-1").to_string();
+    assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    let status = processes.until("server-1: not heard of for ");
+    assert!(status.contains("1 server, 1 worker, ") && status.contains("has lost its place"), "{status}");
+}
+
+#[test]
 fn a_run_is_done_though_a_worker_was_stopped_for_good() {
     let mut run = Launched::new(&["--workers", "2"], &["60", "5"]);
     run.until(step(1, 3));

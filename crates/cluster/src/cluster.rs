@@ -238,6 +238,15 @@ impl Cluster {
         }
     }
 
+    /// Who all processes of this cluster are together, in words.
+    pub(crate) fn holder(&self) -> String {
+        match (&self.config.part, &self.config.etcd) {
+            (Part::Alone, _) => format!("process {}", std::process::id()),
+            (_, Some(etcd)) => format!("the cluster {}", etcd.cluster),
+            (_, None) => format!("the cluster at {}", self.config.coordinator),
+        }
+    }
+
     /// Whether they lie elsewhere than in the folder of the run.
     pub(crate) fn checkpoints_elsewhere(&self) -> bool {
         self.config.checkpoints.is_some()

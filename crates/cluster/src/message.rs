@@ -223,7 +223,7 @@ pub struct Done {
 }
 
 /// What a process wants to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Holds shards.
     Server,

@@ -162,7 +162,7 @@ impl Files for Objects {
     }
 
     /// A lock that outlives its process would be worse than none.
-    fn hold(&self) -> Result<Hold, TrainError> {
+    fn hold(&self, _: &str) -> Result<Hold, TrainError> {
         Ok(Hold::Open)
     }
 

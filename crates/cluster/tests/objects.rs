@@ -29,7 +29,8 @@ fn noise() -> (&'static str, Vec<(String, Tensor)>) {
 /// Two shards and their manifests, of which the oldest goes; as the servers and the keeper of a run write them.
 fn check(place: &Place) {
     assert!(load_latest(place).unwrap().is_none());
-    let mut checkpoints = Checkpoints::open_shared(place, Keep { last: 2, ..Keep::default() }).unwrap();
+    let mut checkpoints =
+        Checkpoints::open_shared(place, Keep { last: 2, ..Keep::default() }, "a test").unwrap();
     let steps = || thalweg_train::inspect(place).unwrap().iter().map(|c| c.step).collect::<Vec<u64>>();
     for step in [5, 10, 20, 30] {
         if step == 30 {
@@ -77,7 +78,7 @@ fn s3_holds_checkpoints_of_the_same_bytes_and_large_ones_too() {
     check(&bucket);
     // Over the size of a part: ten million numbers are 40 MB.
     save_shard(&bucket, 40, 0, shard("a", 10_000_000, 0.5)).unwrap();
-    let mut checkpoints = Checkpoints::open_shared(&bucket, Keep::default()).unwrap();
+    let mut checkpoints = Checkpoints::open_shared(&bucket, Keep::default(), "a test").unwrap();
     assert!(checkpoints.complete(40, json!({}), 1, noise()).unwrap());
     let loaded = load_latest(&bucket).unwrap().unwrap();
     assert_eq!((loaded.step, loaded.parts["model"]["a"].numel()), (40, 10_000_000));

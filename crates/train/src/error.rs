@@ -60,11 +60,13 @@ pub enum TrainError {
         /// What is wrong.
         reason: String,
     },
-    /// Checkpoints that another process is writing.
-    #[error("{} is being written by another process", path.display())]
+    /// Checkpoints that somebody else is writing.
+    #[error("{} is being written by {holder}; wait for its end, or stop it", path.display())]
     Locked {
         /// The folder of the checkpoints.
         path: PathBuf,
+        /// Who holds it.
+        holder: String,
     },
     /// Checkpoints of which none can be loaded.
     #[error("no checkpoint in {} can be loaded:\n  {}", path.display(), reasons.join("\n  "))]

@@ -106,6 +106,19 @@ impl Launched {
         }
     }
 
+    /// Where the coordinator listens, as the launcher says first.
+    pub fn address(&self) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let errors = self.errors.text();
+            if let Some(address) = errors.lines().find_map(|line| line.strip_prefix("coordinator ")) {
+                return address.to_owned();
+            }
+            assert!(Instant::now() < end, "no address: {errors}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// How long after `fault` the longest pause of a slot's steps ended: the first step that needed what had to be
     /// mended.
     pub fn recovered(&self, slot: u32, fault: Instant) -> Duration {

@@ -177,7 +177,7 @@ async fn attend(
     let (mut client, _connection) = connect(address, security).await?;
     let answer = client.attend(ReceiverStream::new(said)).await.map_err(|e| hint(security, e))?;
     let mut told = answer.into_inner();
-    while let Some(message) = told.message().await? {
+    while let Some(message) = told.message().await.map_err(|e| plainly(&e))? {
         let bytes = message.encoded_len();
         inbox.send(Heard::ToMember { message: control::read_to_member(message)?, bytes }).await?;
     }
@@ -364,14 +364,21 @@ async fn take_in(
     Ok(())
 }
 
+/// What a status says and the first cause of it, without the words of the library.
+fn plainly(status: &Status) -> String {
+    let causes = std::iter::successors(status.source(), |cause| cause.source());
+    let (said, cause) = (status.message(), causes.last().map(ToString::to_string));
+    cause.filter(|cause| !said.contains(cause)).map_or(said.into(), |cause| format!("{said}: {cause}"))
+}
+
 /// A peer that answers in another language most often wants a proof first.
 fn hint(security: &Security, status: Status) -> Failure {
     // Whether its answer or the end of the connection is seen first is a matter of luck; the latter has no cause.
     let garbled = status.source().is_some() || status.code() == Code::Unknown;
     if !garbled || !security.secret.is_empty() {
-        return status.into();
+        return plainly(&status).into();
     }
-    let why = in_full(&status);
+    let why = plainly(&status);
     let asks = "does it want a secret (THALWEG_SECRET) or a certificate (THALWEG_TLS_CERT), or is it another program?";
     format!("{why}; {asks}").into()
 }

@@ -30,7 +30,7 @@ pub(super) struct Told {
 #[derive(Default)]
 pub(super) struct AllTold {
     members: BTreeMap<Peer, Told>,
-    missing: BTreeMap<String, (Member, Told)>, // workers by name that have lost their places by silence
+    missing: BTreeMap<(Role, String), (Member, Told)>, // who has lost its place by silence
 }
 
 impl AllTold {
@@ -47,18 +47,21 @@ impl AllTold {
         self.members.get(&peer)
     }
 
-    /// Forgets whoever is no member any more. A worker that was one before and has been silent for longer than is borne is missed
+    /// Forgets whoever is no member any more. Who was one before and has been silent for longer than is borne is missed
     /// until one of its name comes back.
     pub fn retain(&mut self, before: &View, view: &View, borne: Duration, now: Time) {
-        let gone = before.workers.iter().filter(|(id, _)| !view.workers.contains_key(id));
-        for (id, member) in gone {
-            let told = self.members.remove(&Peer::Worker(*id));
+        let workers = before.workers.iter().filter(|(id, _)| !view.workers.contains_key(id));
+        let workers = workers.map(|(id, member)| (Peer::Worker(*id), Role::Worker, member));
+        let servers = before.servers.iter().filter(|(id, _)| !view.servers.contains_key(id));
+        let servers = servers.map(|(id, member)| (Peer::Server(*id), Role::Server, member));
+        for (peer, role, member) in workers.chain(servers) {
+            let told = self.members.remove(&peer);
             if let Some(told) = told.filter(|told| now.saturating_sub(told.at) >= borne) {
-                self.missing.insert(member.name.clone(), (member.clone(), told));
+                self.missing.insert((role, member.name.clone()), (member.clone(), told));
             }
         }
-        self.missing.retain(|name, (_, told)| {
-            now.saturating_sub(told.at) < MISSED && view.named(Role::Worker, name).is_none()
+        self.missing.retain(|(role, name), (_, told)| {
+            now.saturating_sub(told.at) < MISSED && view.named(*role, name).is_none()
         });
         self.members.retain(|peer, _| match peer {
             Peer::Server(id) => view.servers.contains_key(id),
@@ -67,10 +70,10 @@ impl AllTold {
         });
     }
 
-    /// Workers that have lost their places by saying nothing, and are not back. They hold nothing, not even none.
+    /// Who has lost its place by saying nothing, and is not back. They hold nothing, not even none.
     pub fn missing(&self, view: &View, now: Time) -> impl Iterator<Item = Standing> {
-        let missing = self.missing.values().filter(|(m, _)| view.named(Role::Worker, &m.name).is_none());
-        missing.map(move |(member, told)| {
+        let missing = self.missing.iter().filter(|((role, name), _)| view.named(*role, name).is_none());
+        missing.map(move |((role, _), (member, told))| {
             let silence = now.saturating_sub(told.at);
             let told = Progress {
                 clock: told.clock,
@@ -81,7 +84,7 @@ impl AllTold {
                 activity: Activity::default(),
             };
             let (name, host) = (member.name.clone(), member.host.clone());
-            Standing { name, role: Role::Worker, host, holds: String::new(), told: Some(told) }
+            Standing { name, role: *role, host, holds: String::new(), told: Some(told) }
         })
     }
 

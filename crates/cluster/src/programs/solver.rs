@@ -92,6 +92,7 @@ impl<'a, M: Model> Solver<'a, M> {
             None => {}
         }
         let books = Books {
+            holder: cluster.holder(),
             n_shards: cluster.n_shards(&specs) as u32,
             folder,
             every,

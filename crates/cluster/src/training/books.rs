@@ -22,6 +22,7 @@ pub(super) const LOSS: &str = "loss";
 
 /// The books, opened by whoever computes the first slot.
 pub(crate) struct Books {
+    pub holder: String, // who all processes of the cluster are together
     pub n_shards: u32,
     pub folder: Option<(PathBuf, Place)>, // of the run, and where its checkpoints lie
     pub every: Clock,
@@ -52,6 +53,7 @@ pub(crate) struct Open {
     begins: Option<(Clock, bool)>, // where the run begins here, and whether it was resumed, to be told
     began: (Clock, Instant), // where and when they were opened
     awaited: BTreeMap<Clock, Value>, // checkpoints whose shards are being written, with their states
+    failed: Option<Clock>,   // the newest of which a shard could not be written
 }
 
 impl Books {
@@ -130,8 +132,11 @@ impl Books {
         let goes_on = self.goes_on(clock, folder, place)?;
         let created = if goes_on { None } else { Some(Run::create(folder, &self.config)?) };
         let keep = Keep { last: self.keep, ..Keep::default() };
-        let checkpoints = match Checkpoints::open_shared(place, keep) {
-            Err(TrainError::Locked { .. }) => return Ok(None),
+        let checkpoints = match Checkpoints::open_shared(place, keep, &self.holder) {
+            // A peer that held them has not ended yet, or does not know that it has lost them; a stranger trains this run.
+            Err(TrainError::Locked { holder, .. }) if holder.is_empty() || holder == self.holder => {
+                return Ok(None);
+            }
             opened => opened?,
         };
         let open = match created {
@@ -155,6 +160,7 @@ impl Books {
             begins: (first == self.began).then_some((first, self.resume)),
             began: (clock, Instant::now()),
             awaited: BTreeMap::new(),
+            failed: None,
         }
     }
 
@@ -207,7 +213,7 @@ impl Books {
         };
         let state = serde_json::to_value(&open.state).expect("a state is always JSON");
         open.awaited.insert(clock, state);
-        while open.saved != Some(clock) && Instant::now() < end {
+        while open.awaited.contains_key(&clock) && Instant::now() < end {
             open.checkpoints(noise.to_vec())?;
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -229,7 +235,8 @@ impl Books {
             open.checkpoints(noise.clone())?;
             std::thread::sleep(Duration::from_millis(20));
         }
-        if let Some(step) = open.awaited.keys().next_back() {
+        let lacking = open.failed.filter(|failed| open.saved.is_none_or(|saved| saved < *failed));
+        if let Some(step) = open.awaited.keys().next_back().copied().or(lacking) {
             // Whoever could not write its part has said why.
             let from = open.saved.map_or("its last checkpoint".into(), |saved| format!("step {saved}"));
             eprintln!("the checkpoint of step {step} is not whole; `resume` would go on from {from}");
@@ -299,6 +306,9 @@ impl Open {
             if checkpoints.complete(clock, state, self.n_shards, ("noise", noise.clone()))? {
                 self.saved = Some(clock);
                 self.awaited = self.awaited.split_off(&(clock + 1));
+            } else if checkpoints.has_failed(clock, self.n_shards)? {
+                self.failed = Some(clock);
+                self.awaited.remove(&clock);
             }
         }
         Ok(())
@@ -315,6 +325,7 @@ mod tests {
 
     fn books(folder: &Path) -> Books {
         Books {
+            holder: "the cluster of a test".into(),
             n_shards: 1,
             folder: Some((folder.to_owned(), Place::from(folder.join("checkpoints")))),
             every: 10,
@@ -436,6 +447,48 @@ mod tests {
             (0..2).for_each(|_| open.begin::<()>(&mut [Box::new(&mut heard)]));
             assert_eq!((&heard.begun, &heard.resumed), (&told, &told), "began at {began}");
         }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_run_that_strangers_train_is_refused() {
+        let folder = folder("strangers");
+        let mut first = books(&folder);
+        note(&mut first, 0..=3);
+        for resume in [false, true] {
+            let mut second = Books { holder: "process 7".into(), resume, ..books(&folder) };
+            let refused = second.at(0, loss(0), None).map(|_| ()).unwrap_err().to_string();
+            let because =
+                if resume { "is being written by the cluster of a test" } else { "already holds a run" };
+            assert!(refused.contains(because), "{refused}");
+        }
+        note(&mut first, 4..=CLOCKS);
+        assert_eq!(losses(&folder), undisturbed());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn nobody_waits_for_a_shard_that_could_not_be_written() {
+        let folder = folder("failed");
+        let mut books = books(&folder);
+        note(&mut books, 0..=10);
+        let checkpoints = folder.join("checkpoints");
+        // A folder stands where the part is to be, so that it cannot be written whoever the user is.
+        let part = checkpoints.join("step-0000000010-model-0.safetensors");
+        std::fs::create_dir(&part).unwrap();
+        let shard =
+            || ShardParts::from([("model".to_owned(), vec![("w".to_owned(), Tensor::from([1.0f32]))])]);
+        save_shard(checkpoints.clone(), 10, 0, shard()).unwrap_err();
+        let open = books.open.as_mut().unwrap();
+        open.checkpoints(Vec::new()).unwrap();
+        assert_eq!((open.awaited.len(), open.failed, open.saved), (0, Some(10), None));
+        // The next one is saved as ever.
+        note(&mut books, 11..=20);
+        save_shard(checkpoints, 20, 0, shard()).unwrap();
+        let open = books.open.as_mut().unwrap();
+        open.checkpoints(Vec::new()).unwrap();
+        assert_eq!((open.awaited.len(), open.saved), (0, Some(20)));
+        drop(books);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -202,6 +202,7 @@ where
             None => {}
         }
         let books = Books {
+            holder: cluster.holder(),
             n_shards: cluster.n_shards(&specs) as u32,
             folder,
             every: every * per_clock,

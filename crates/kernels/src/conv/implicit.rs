@@ -89,26 +89,30 @@ pub(super) fn forward(c: &Conv, x: &[f32], w: &[f32], y: Destination<'_>, ready:
                 let n = windows.cols();
                 with_scratch(&RESULT, channels.len() * n, |product| {
                     gemm_windows(w, windows, product, n);
-                    let mut channels = channels.clone();
-                    for product in product.chunks(at_once * n) {
-                        let first = channels.start;
-                        channels.start += product.len() / n;
-                        let to = part.outputs(c, first).start..part.outputs(c, channels.start - 1).end;
-                        let fill = |y: &mut [f32]| {
-                            let plane = y.len() / (product.len() / n);
-                            for (product, y) in product.chunks_exact(n).zip(y.chunks_exact_mut(plane)) {
-                                let lines = product.chunks(width).zip(y.chunks_exact_mut(c.axes[2].output));
-                                lines.for_each(|(from, y)| y.copy_from_slice(&from[..y.len()]));
-                            }
+                    for (i, product) in product.chunks(at_once * n).enumerate() {
+                        let first = channels.start + i * at_once;
+                        let last = first + product.len() / n - 1;
+                        let to = part.outputs(c, first).start..part.outputs(c, last).end;
+                        let leave = |y: &mut [f32]| {
+                            trim(product, n, width, c.axes[2].output, y);
                             tell(ready, to.start, y);
                         };
-                        // SAFETY: no two tasks have lines in common.
-                        unsafe { y.with(to.clone(), fill) };
+                        // SAFETY: no two tasks have lines of a channel in common.
+                        unsafe { y.with(to.clone(), leave) };
                     }
                 });
             });
         });
     });
+}
+
+/// Copies lines of several channels, `n` positions of each, without those at the end of a line that are no outputs.
+fn trim(product: &[f32], n: usize, width: usize, output: usize, y: &mut [f32]) {
+    let channel = y.len() / (product.len() / n);
+    for (product, y) in product.chunks_exact(n).zip(y.chunks_exact_mut(channel)) {
+        let lines = product.chunks(width).zip(y.chunks_exact_mut(output));
+        lines.for_each(|(from, y)| y.copy_from_slice(&from[..y.len()]));
+    }
 }
 
 /// dx, as the convolution `turned` of dy.

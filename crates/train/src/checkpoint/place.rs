@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,9 +18,9 @@ pub trait Files: Send + Sync {
     fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), TrainError>;
     /// Removes a name, if it is there.
     fn remove(&self, name: &str) -> Result<(), TrainError>;
-    /// Keeps other processes from writing until it is dropped. A place that cannot do so says [`Hold::Open`]; then what
-    /// may be of another process is never removed.
-    fn hold(&self) -> Result<Hold, TrainError>;
+    /// Keeps others from writing until it is dropped; they are told who `holder` is. A place that cannot do so says
+    /// [`Hold::Open`]; then what may be of another process is never removed.
+    fn hold(&self, holder: &str) -> Result<Hold, TrainError>;
     /// How it is called in messages.
     fn path(&self) -> PathBuf;
 }
@@ -112,14 +113,21 @@ impl Files for Folder {
         }
     }
 
-    fn hold(&self) -> Result<Hold, TrainError> {
+    fn hold(&self, holder: &str) -> Result<Hold, TrainError> {
         fs::create_dir_all(&self.0).map_err(TrainError::io("create", &self.0))?;
         let path = self.0.join(".lock");
         let lock = File::options().create(true).truncate(false).write(true).open(&path);
-        let lock = lock.map_err(TrainError::io("open", &path))?;
+        let mut lock = lock.map_err(TrainError::io("open", &path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Hold::Sole(lock)),
-            Err(fs::TryLockError::WouldBlock) => Err(TrainError::Locked { path: self.0.clone() }),
+            Ok(()) => {
+                // On a full disk others do not learn who it is.
+                let _ = lock.set_len(0).and_then(|()| lock.write_all(holder.as_bytes()));
+                Ok(Hold::Sole(lock))
+            }
+            Err(fs::TryLockError::WouldBlock) => {
+                let holder = fs::read_to_string(&path).unwrap_or_default();
+                Err(TrainError::Locked { path: self.0.clone(), holder })
+            }
             Err(fs::TryLockError::Error(e)) => Err(TrainError::io("lock", &path)(e)),
         }
     }

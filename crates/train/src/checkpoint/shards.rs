@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thalweg_tensor::Tensor;
 
@@ -28,10 +29,27 @@ pub fn save_shard(
     let mut files: BTreeMap<String, PartFile> = BTreeMap::new();
     let written = write_shard(place.files(), step, shard, parts, &mut files);
     // Another server may have written this shard before, and its list names the same files.
-    if written.is_err() && place.files().read(&list_name(step, shard)).is_err() {
+    if let Err(e) = &written
+        && place.files().read(&list_name(step, shard)).is_err()
+    {
         files.values().for_each(|part| drop(place.files().remove(&part.file)));
+        // Where there is room for a line at least, nobody waits for it.
+        let list = serde_json::to_vec(&List::Failed { failed: e.to_string() });
+        let _ = place.files().replace(&list_name(step, shard), &list.expect("words are always JSON"));
     }
     written
+}
+
+/// What a shard says of its part of a checkpoint, once it is done with it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum List {
+    Failed { failed: String },
+    Files(BTreeMap<String, PartFile>),
+}
+
+fn list(files: &dyn Files, step: u64, shard: u32) -> Option<List> {
+    serde_json::from_slice(&files.read(&list_name(step, shard)).ok()?).ok()
 }
 
 /// Notes the files that are there.
@@ -61,11 +79,11 @@ fn list_name(step: u64, shard: u32) -> String {
 
 /// The files that the shards have written, if all have.
 fn lists(files: &dyn Files, step: u64, n_shards: u32) -> Option<BTreeMap<String, PartFile>> {
-    let list = |shard| {
-        let bytes = files.read(&list_name(step, shard)).ok()?;
-        serde_json::from_slice::<BTreeMap<String, PartFile>>(&bytes).ok()
+    let written = |shard| match list(files, step, shard)? {
+        List::Files(files) => Some(files),
+        List::Failed { .. } => None,
     };
-    (0..n_shards).map(list).collect::<Option<Vec<_>>>().map(|l| l.into_iter().flatten().collect())
+    (0..n_shards).map(written).collect::<Option<Vec<_>>>().map(|l| l.into_iter().flatten().collect())
 }
 
 impl Checkpoints {
@@ -83,6 +101,12 @@ impl Checkpoints {
         // The lists have done their work then, and are removed with what else no manifest names.
         self.finish(step, state, parts, own)?;
         Ok(true)
+    }
+
+    /// Whether a shard of the checkpoint of a step could not be written, so that it will never be complete.
+    pub fn has_failed(&self, step: u64, n_shards: u32) -> Result<bool, TrainError> {
+        let files = self.files()?;
+        Ok((0..n_shards).any(|shard| matches!(list(files, step, shard), Some(List::Failed { .. }))))
     }
 
     /// Forgets what was written after a step: the run was taken back to it and writes that again. What shards have written
@@ -134,7 +158,7 @@ mod tests {
     #[test]
     fn what_was_written_before_a_run_was_taken_back_makes_no_checkpoint_with_what_comes_after() {
         let folder = std::env::temp_dir().join(format!("thalweg-back-{}", std::process::id()));
-        let mut checkpoints = Checkpoints::open_shared(&folder, Keep::default()).unwrap();
+        let mut checkpoints = Checkpoints::open_shared(&folder, Keep::default(), "a test").unwrap();
         let mut both = |step, value: f32| {
             save_shard(&folder, step, 0, shard(&[("a", value)])).unwrap();
             save_shard(&folder, step, 1, shard(&[("b", value)])).unwrap();
@@ -158,7 +182,7 @@ mod tests {
     #[test]
     fn a_checkpoint_of_shards_is_there_when_all_are_and_loads_as_one() {
         let folder = std::env::temp_dir().join(format!("thalweg-shards-{}", std::process::id()));
-        let mut checkpoints = Checkpoints::open_shared(&folder, Keep::default()).unwrap();
+        let mut checkpoints = Checkpoints::open_shared(&folder, Keep::default(), "a test").unwrap();
         let own = || ("noise", vec![("n".to_owned(), Tensor::from([7.0f32]))]);
         save_shard(&folder, 10, 1, shard(&[("b", 2.0)])).unwrap();
         assert!(!checkpoints.complete(10, json!({}), 2, own()).unwrap(), "shard 0 is missing");

@@ -125,17 +125,18 @@ struct Store {
 impl Checkpoints {
     /// Opens or makes a place for checkpoints, and removes what a killed process left unfinished.
     pub fn open(place: impl Into<Place>, keep: Keep) -> Result<Self, TrainError> {
-        Self::open_as(place.into(), keep, false)
+        Self::open_as(place.into(), keep, &format!("process {}", std::process::id()), false)
     }
 
     /// The same, for checkpoints whose shards other processes write: those of steps that are not complete yet are left
-    /// alone, and so are all that are complete until [`Checkpoints::keep_from`] tells otherwise.
-    pub fn open_shared(place: impl Into<Place>, keep: Keep) -> Result<Self, TrainError> {
-        Self::open_as(place.into(), keep, true)
+    /// alone, and so are all that are complete until [`Checkpoints::keep_from`] tells otherwise. `holder` is who these processes
+    /// are together, so that each can tell a peer that holds the place from a stranger.
+    pub fn open_shared(place: impl Into<Place>, keep: Keep, holder: &str) -> Result<Self, TrainError> {
+        Self::open_as(place.into(), keep, holder, true)
     }
 
-    fn open_as(place: Place, keep: Keep, shared: bool) -> Result<Self, TrainError> {
-        let hold = place.files().hold()?;
+    fn open_as(place: Place, keep: Keep, holder: &str, shared: bool) -> Result<Self, TrainError> {
+        let hold = place.files().hold(holder)?;
         let found = steps(place.files())?;
         let newest = found.iter().find_map(|s| Manifest::read(place.files(), *s).ok());
         let mut parts = newest.map(|m| m.parts).unwrap_or_default();

@@ -131,9 +131,12 @@ impl WorkerProcess {
     /// Who has never come.
     fn lacks(&self) -> Option<String> {
         let (view, size) = (self.session.view(), &self.config.size);
-        let come = view.servers.len();
-        let waits = self.session.id().is_some() && view.shards.is_empty();
-        waits.then(|| format!("servers to come: {come} of {} have", size.n_servers))
+        self.session.id()?;
+        if view.shards.is_empty() {
+            return Some(format!("servers to come: {} of {} have", view.servers.len(), size.n_servers));
+        }
+        let begun = view.slots.iter().any(Option::is_some);
+        (!begun).then(|| format!("workers to come: {} of {} have", view.workers.len(), size.n_workers))
     }
 }
 
