@@ -366,7 +366,7 @@ async fn take_in(
 
 /// What a status says and the first cause of it, without the words of the library.
 fn plainly(status: &Status) -> String {
-    let causes = std::iter::successors(status.source(), |cause| cause.source());
+    let causes = std::iter::successors(status.source(), |&cause| cause.source());
     let (said, cause) = (status.message(), causes.last().map(ToString::to_string));
     cause.filter(|cause| !said.contains(cause)).map_or(said.into(), |cause| format!("{said}: {cause}"))
 }

@@ -458,9 +458,7 @@ mod tests {
         for resume in [false, true] {
             let mut second = Books { holder: "process 7".into(), resume, ..books(&folder) };
             let refused = second.at(0, loss(0), None).map(|_| ()).unwrap_err().to_string();
-            let because =
-                if resume { "is being written by the cluster of a test" } else { "already holds a run" };
-            assert!(refused.contains(because), "{refused}");
+            assert!(refused.contains("is being written by the cluster of a test"), "{refused}");
         }
         note(&mut first, 4..=CLOCKS);
         assert_eq!(losses(&folder), undisturbed());
@@ -474,7 +472,7 @@ mod tests {
         note(&mut books, 0..=10);
         let checkpoints = folder.join("checkpoints");
         // A folder stands where the part is to be, so that it cannot be written whoever the user is.
-        let part = checkpoints.join("step-0000000010-model-0.safetensors");
+        let part = checkpoints.join("step-0000000010.model-0.safetensors");
         std::fs::create_dir(&part).unwrap();
         let shard =
             || ShardParts::from([("model".to_owned(), vec![("w".to_owned(), Tensor::from([1.0f32]))])]);
@@ -483,6 +481,7 @@ mod tests {
         open.checkpoints(Vec::new()).unwrap();
         assert_eq!((open.awaited.len(), open.failed, open.saved), (0, Some(10), None));
         // The next one is saved as ever.
+        std::fs::remove_dir(&part).unwrap();
         note(&mut books, 11..=20);
         save_shard(checkpoints, 20, 0, shard()).unwrap();
         let open = books.open.as_mut().unwrap();
