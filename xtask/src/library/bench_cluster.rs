@@ -20,7 +20,7 @@ const ROUNDS: usize = 3;
 const TRIES: usize = 3;
 const STALENESS: [&str; 6] = ["bsp", "ssp:1", "ssp:4", "ssp:8", "ssp:16", "async"];
 /// Delays are drawn anew for each of so many rounds.
-const DELAY_ROUNDS: usize = 5;
+const DELAY_ROUNDS: usize = 9;
 const MODELS: [&str; 3] = ["exponential", "fixed", "pareto"];
 
 pub fn run(parts: &[&str]) -> Result<()> {
