@@ -19,7 +19,7 @@ use crate::once::SAID;
 use crate::progress;
 use crate::train::STOPPED;
 
-/// The variable that says when a cluster was launched, in seconds since 1970: a name for what it leaves behind.
+/// The variable that tells a launch from all others, by its time and its process: a name for what it leaves behind.
 pub const LAUNCHED: &str = "THALWEG_LAUNCHED";
 /// How long processes may take to end by themselves.
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -124,7 +124,8 @@ pub fn run(args: &Args) -> Result<()> {
     let meeting = Meeting::new(args)?;
     let folder = Folder::new(meeting.name(), &secret)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
-    let launch = Launch { args, meeting: &meeting, secret, folder: &folder, launched: now.as_millis() };
+    let launched = format!("{}-{}", now.as_secs(), std::process::id());
+    let launch = Launch { args, meeting: &meeting, secret, folder: &folder, launched };
     // Not among what the program prints: that may be read by another.
     eprintln!("{meeting}");
     let mut processes = Cluster(Vec::new(), PATIENCE);
@@ -419,7 +420,7 @@ struct Launch<'a> {
     meeting: &'a Meeting,
     secret: Secret,
     folder: &'a Folder,
-    launched: u128, // in milliseconds: a second is time enough to launch twice
+    launched: String,
 }
 
 impl Launch<'_> {
@@ -453,7 +454,7 @@ impl Launch<'_> {
             .envs(args.replicas.map(|n| ("THALWEG_REPLICAS", n.to_string())))
             .env("THALWEG_STATE", self.folder.0.join("view"))
             .env("THALWEG_PARENT", std::process::id().to_string())
-            .env(LAUNCHED, self.launched.to_string())
+            .env(LAUNCHED, &self.launched)
             .env(SAID, self.folder.0.join("said"))
             .envs(args.certificates())
             .envs(args.metrics.as_ref().map(|address| ("THALWEG_METRICS", address)))
