@@ -200,7 +200,12 @@ impl Errors {
     }
 
     pub fn text(&self) -> String {
-        self.0.lock().unwrap().iter().map(|(_, line)| format!("{line}\n")).collect()
+        self.lines().iter().map(|(_, line)| format!("{line}\n")).collect()
+    }
+
+    /// With when each came.
+    pub fn lines(&self) -> Vec<(Instant, String)> {
+        self.0.lock().unwrap().clone()
     }
 
     /// Waits for a line with this in it.

@@ -28,6 +28,8 @@ pub struct Entry {
     pub created: i64,
     /// When it was last changed.
     pub modified: i64,
+    /// The lease under which it stands; zero: none.
+    pub lease: i64,
 }
 
 /// What must hold for a put.
@@ -191,6 +193,7 @@ fn entry(kv: &Value) -> Option<Entry> {
         value: BASE64.decode(kv["value"].as_str().unwrap_or_default()).ok()?,
         created: number(&kv["create_revision"])?,
         modified: number(&kv["mod_revision"])?,
+        lease: number(&kv["lease"]).unwrap_or(0),
     })
 }
 

@@ -9,15 +9,20 @@
 //! counted from before the last keep-alive left. So every heartbeat that it answers was sent before its successor was
 //! chosen, and the server's lease, which counts from that heartbeat, has ended when the successor's patience has.
 //!
+//! The address stands in `leader` together with the process that listens there. Any process of the cluster on the same host
+//! sees when that one has ended, which no successor has to fear any more, and ends its lease. Where there is none, nobody
+//! knows before etcd does.
+//!
 //! Watches and keep-alives resume by themselves: each is a loop that begins anew after whatever went wrong.
 
 mod api;
+mod process;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use api::{Api, Only};
+use api::{Api, Entry, Only};
 
 use super::membership::{Membership, Memory, decode, encode};
 use crate::coordinator::Durable;
@@ -55,9 +60,28 @@ struct Known {
 
 #[derive(Default)]
 struct Leader {
-    address: Option<String>,
+    place: Option<Place>,
     reached: bool,
     problem: Option<String>,
+}
+
+/// The leader's, as its key tells it: the address in a line, and the process in a second where the system tells it.
+struct Place {
+    address: String,
+    process: Option<String>,
+    lease: i64,
+}
+
+impl Place {
+    fn text(address: &str) -> String {
+        process::myself().map_or_else(|| address.to_owned(), |process| format!("{address}\n{process}"))
+    }
+
+    fn of(entry: Entry) -> Option<Self> {
+        let text = String::from_utf8(entry.value).ok()?;
+        let mut lines = text.lines().map(str::to_owned);
+        Some(Self { address: lines.next()?, process: lines.next(), lease: entry.lease })
+    }
 }
 
 impl Etcd {
@@ -68,6 +92,8 @@ impl Etcd {
         let (api, known) = (Arc::new(Api::new(endpoints)), Arc::new(Known::default()));
         let (watching, key, told) = (api.clone(), keys.leader.clone(), Arc::downgrade(&known));
         std::thread::spawn(move || watch(&watching, &key, &told));
+        let (revoking, looked_at) = (api.clone(), Arc::downgrade(&known));
+        std::thread::spawn(move || look_after(&revoking, &looked_at));
         Self { api, keys, known }
     }
 
@@ -81,7 +107,7 @@ impl Etcd {
         let asked = Instant::now();
         let lease = self.api.grant(TTL)?;
         let none = [Only::Created(&self.keys.leader, 0)];
-        let put = self.api.put_if(&none, &self.keys.leader, address.as_bytes(), Some(lease));
+        let put = self.api.put_if(&none, &self.keys.leader, Place::text(address).as_bytes(), Some(lease));
         let Ok(Some(revision)) = put else {
             // Were the answer lost and the key put, it must not stand for a coordinator that does not know of it.
             let _ = self.api.revoke(lease);
@@ -119,13 +145,21 @@ impl Membership for Etcd {
     }
 
     fn coordinator(&self) -> Option<String> {
-        self.known.lock().address.clone()
+        self.known.lock().place.as_ref().map(|place| place.address.clone())
     }
 
     fn problem(&self) -> Option<String> {
         let leader = self.known.lock();
-        let nobody = leader.address.is_none().then(|| "etcd knows of no coordinator".to_owned());
+        let nobody = leader.place.is_none().then(|| "etcd knows of no coordinator".to_owned());
         leader.problem.clone().or(nobody)
+    }
+}
+
+impl Leader {
+    /// The lease of one that is known to have ended.
+    fn left_behind(&self) -> Option<i64> {
+        let place = self.place.as_ref()?;
+        place.process.as_deref().is_some_and(process::has_ended).then_some(place.lease)
     }
 }
 
@@ -134,10 +168,10 @@ impl Known {
         self.leader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, found: Result<Option<String>, ClusterError>) {
+    fn tell(&self, found: Result<Option<Place>, ClusterError>) {
         let mut leader = self.lock();
         match found {
-            Ok(address) => *leader = Leader { address, reached: true, problem: None },
+            Ok(place) => *leader = Leader { place, reached: true, problem: None },
             // Who led a moment ago leads still, as far as anybody knows.
             Err(e) => leader.problem = Some(e.to_string()),
         }
@@ -146,7 +180,7 @@ impl Known {
 
     /// Until nobody leads, or for a moment: what is known may be old.
     fn wait_for_vacancy(&self) {
-        let taken = |leader: &mut Leader| leader.address.is_some();
+        let taken = |leader: &mut Leader| leader.place.is_some();
         let waited = self.changed.wait_timeout_while(self.lock(), AGAIN, taken);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
@@ -154,23 +188,34 @@ impl Known {
 
 /// Reads the key and watches it from there, again and again.
 fn watch(api: &Api, key: &str, known: &Weak<Known>) {
-    let address = |entry: api::Entry| String::from_utf8(entry.value).ok();
     loop {
         let found = api.get(key);
         let Some(told) = known.upgrade() else { return };
         let next = found.as_ref().ok().map(|(_, revision)| revision + 1);
-        told.tell(found.map(|(entry, _)| entry.and_then(address)));
+        told.tell(found.map(|(entry, _)| entry.and_then(Place::of)));
         drop(told);
         let Some(next) = next else {
             std::thread::sleep(AGAIN);
             continue;
         };
         let watched = api.watch(key, next, |entry| {
-            known.upgrade().map(|known| known.tell(Ok(entry.and_then(address)))).is_some()
+            known.upgrade().map(|known| known.tell(Ok(entry.and_then(Place::of)))).is_some()
         });
         if watched.is_err() {
             std::thread::sleep(AGAIN);
         }
+    }
+}
+
+/// Ends the lease of a leader that has ended.
+fn look_after(api: &Api, known: &Weak<Known>) {
+    while let Some(known) = known.upgrade() {
+        let left = known.lock().left_behind();
+        if let Some(lease) = left {
+            let _ = api.revoke(lease);
+        }
+        drop(known);
+        std::thread::sleep(AGAIN);
     }
 }
 

@@ -211,7 +211,7 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
         let (listener, address) = bind(config, &config.coordinator)?;
         let Some(memory) = membership.campaign(&address, &end)? else { return Ok(()) };
         if config.etcd.is_some() {
-            println!("coordinator {address} ({})", config.name);
+            eprintln!("{}: the coordinator now, at {address}", config.name);
         }
         let process = match CoordinatorProcess::new(config, memory) {
             // Gone again between the election and the first look; so is the place, then.
