@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail, ensure};
 #[cfg(feature = "tls")]
 use thalweg_cluster::net::config;
-use thalweg_cluster::net::config::{Config, Etcd, is_address};
+use thalweg_cluster::net::config::{Config, Etcd, RESTART, is_address};
 use thalweg_cluster::net::handshake::Secret;
 use thalweg_cluster::net::process;
 
@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(6);
 const SAVING: Duration = Duration::from_secs(90);
 /// How long a stopped worker is waited for when the run is done.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long the others wait for a process that was killed, since it is started again.
+const RESTARTED_MS: &str = "10000";
 /// A process that ended by itself is started again so often.
 const RESTARTS: u32 = 20;
 
@@ -453,6 +455,7 @@ impl Launch<'_> {
             .envs(args.shards.map(|n| ("THALWEG_SHARDS", n.to_string())))
             .envs(args.replicas.map(|n| ("THALWEG_REPLICAS", n.to_string())))
             .env("THALWEG_STATE", self.folder.0.join("view"))
+            .env(RESTART, std::env::var(RESTART).unwrap_or_else(|_| RESTARTED_MS.into()))
             .env("THALWEG_PARENT", std::process::id().to_string())
             .env(LAUNCHED, &self.launched)
             .env(SAID, self.folder.0.join("said"))

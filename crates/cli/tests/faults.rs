@@ -186,7 +186,7 @@ fn by_hand(out: &Path, variables: &[(&str, &str)]) -> (ByHand, [Errors; 2]) {
 #[test]
 fn the_only_server_is_started_again_by_hand_and_the_run_goes_on() {
     let ((want, _), out) = (undisturbed_for(LONG), folder("by-hand"));
-    let (mut processes, [_, worker]) = by_hand(&out, &[("THALWEG_GIVE_UP_MS", "600000")]);
+    let (mut processes, [_, worker]) = by_hand(&out, &[("THALWEG_RESTART_MS", "600000")]);
     worker.until("worker-0: waits for servers to come: 0 of 1 have");
     let program = train_for(LONG, &out);
     processes.start("server-0", &program.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
@@ -199,9 +199,10 @@ fn the_only_server_is_started_again_by_hand_and_the_run_goes_on() {
 #[test]
 fn nobody_starts_the_only_server_again_and_the_worker_names_the_checkpoint() {
     let out = folder("deserted");
-    let (mut processes, [_, worker]) = by_hand(&out, &[("THALWEG_GIVE_UP_MS", "2000")]);
+    let (mut processes, [_, worker]) = by_hand(&out, &[]);
     assert_eq!(processes.ended("worker-0").code(), Some(1));
-    worker.until("every server is gone, and none came back in 2 s; resume from the checkpoint at clock");
+    worker.until("every server has ended, and none was started again for 0.");
+    worker.until("; resume from the checkpoint at clock");
     std::fs::remove_dir_all(out).unwrap();
 }
 

@@ -38,19 +38,60 @@ fn the_only_server_dies_and_its_shards_are_lost_not_waited_for() {
     worker.until("every server that held it is gone; resume from a checkpoint");
 }
 
+/// Nobody starts it again, as the default is where no launcher does.
 #[test]
-fn the_coordinator_dies_and_server_and_worker_give_up() {
-    let (mut processes, [_, server, worker]) = running(&[]);
+fn the_coordinator_dies_and_is_not_waited_for() {
+    let (mut processes, [_, server, worker]) = running(&[("THALWEG_GIVE_UP_MS", "600000")]);
     processes.kill("coordinator-0");
     let killed = Instant::now();
     for (name, errors) in [("server-0", &server), ("worker-0", &worker)] {
-        let told =
-            errors.until(&format!("{name}: waits for the coordinator: {}", processes.address)) - killed;
-        println!("dead coordinator: told by {name} after {} ms", told.as_millis());
         assert_eq!(processes.ended(name).code(), Some(1));
-        errors.until("no coordinator for 2 s");
+        println!("dead coordinator: {name} has ended after {} ms", killed.elapsed().as_millis());
+        errors.until(&format!("the coordinator has ended ({}: Connection refused", processes.address));
     }
+    // Not after the silence that is borne where nothing is known.
     assert!(killed.elapsed() < ENOUGH);
+}
+
+/// It may wake up: whether it will, nobody can know.
+#[test]
+fn the_coordinator_is_stopped_for_good_and_server_and_worker_give_up() {
+    let (mut processes, [_, server, worker]) = running(&[]);
+    let pid = processes.pid("coordinator-0").to_string();
+    assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    let stopped = Instant::now();
+    for (name, errors) in [("server-0", &server), ("worker-0", &worker)] {
+        let told = errors.until(&format!("{name}: waits for the coordinator: ")) - stopped;
+        println!("stopped coordinator: told by {name} after {} ms", told.as_millis());
+        assert_eq!(processes.ended(name).code(), Some(1));
+        errors.until("no coordinator for 2.");
+    }
+    assert!(stopped.elapsed() < ENOUGH);
+}
+
+#[test]
+fn a_coordinator_that_somebody_starts_again_is_waited_for() {
+    let state = std::env::temp_dir().join(format!("thalweg-waits-state-{}", std::process::id()));
+    let state = state.to_str().unwrap();
+    let (mut processes, [_, server, worker]) =
+        running(&[("THALWEG_RESTART_MS", "600000"), ("THALWEG_STATE", state)]);
+    processes.kill("coordinator-0");
+    for (name, errors) in [("server-0", &server), ("worker-0", &worker)] {
+        errors.until(&format!("{name}: waits for the coordinator: {}", processes.address));
+    }
+    // Much longer than the silence that is borne.
+    std::thread::sleep(Duration::from_millis(2500));
+    processes.start("coordinator-1", &["coordinate"], &[]);
+    let clock = |status: &str| -> u64 {
+        let line = status.lines().find(|l| l.starts_with("worker-0: ")).unwrap_or_default();
+        line.split("clock ").nth(1).map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+    };
+    let then = clock(&processes.until("worker-0: slots 0, clock "));
+    let began = Instant::now();
+    while clock(&processes.status()) < then + 2 {
+        assert!(began.elapsed() < ENOUGH, "the run does not go on");
+    }
+    std::fs::remove_file(state).unwrap();
 }
 
 #[test]
@@ -239,7 +280,7 @@ fn a_run_is_done_though_a_worker_was_stopped_for_good() {
 /// Without its file it begins another run: nobody of the one before may be taken for somebody of that.
 #[test]
 fn a_coordinator_that_remembers_nothing_ends_the_run_of_before() {
-    let (mut processes, [_, server, worker]) = running(&[("THALWEG_GIVE_UP_MS", "600000")]);
+    let (mut processes, [_, server, worker]) = running(&[("THALWEG_RESTART_MS", "600000")]);
     processes.kill("coordinator-0");
     processes.start("coordinator-1", &["coordinate"], &[]);
     for (name, errors) in [("server-0", &server), ("worker-0", &worker)] {
@@ -251,12 +292,12 @@ fn a_coordinator_that_remembers_nothing_ends_the_run_of_before() {
 /// A signal to a server whose coordinator is gone does not leave it waiting for somebody to hand over to.
 #[test]
 fn a_server_that_is_asked_to_go_without_a_coordinator_goes() {
-    let (mut processes, [_, server, _]) = running(&[("THALWEG_GIVE_UP_MS", "600000")]);
+    let (mut processes, [_, server, _]) = running(&[("THALWEG_RESTART_MS", "600000")]);
     processes.kill("coordinator-0");
     let pid = processes.pid("server-0").to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert_eq!(processes.ended("server-0").code(), Some(1));
-    server.until("no coordinator for");
+    server.until("the coordinator has ended");
 }
 
 /// Every server has the same rule, so none could go on in its place: the run ends with what the rule has said.

@@ -1,10 +1,13 @@
 //! What can go wrong between processes.
 
+use std::time::Duration;
+
 use thalweg_train::TrainError;
 use thiserror::Error;
 
 use crate::ids::{Clock, ShardId, TableId};
 use crate::net::handshake::Unproved;
+use crate::report::seconds;
 
 /// Everything that a cluster call can refuse or fail with.
 #[derive(Debug, Error)]
@@ -71,16 +74,29 @@ pub enum ClusterError {
         why: Unproved,
     },
     /// The coordinator is not to be reached.
-    #[error("no coordinator for {seconds} s ({problem}); is THALWEG_COORDINATOR right, and is it running?")]
+    #[error("no coordinator for {} ({problem}); is THALWEG_COORDINATOR right, and is it running?", seconds(*lasted))]
     Unreachable {
         /// For how long it was tried.
-        seconds: u64,
+        lasted: Duration,
+        /// The address and what happened.
+        problem: String,
+    },
+    /// The coordinator is there no more, and nobody has started it again.
+    #[error(
+        "the coordinator has ended ({problem}), and nobody has started it again for {}; go on from a checkpoint, or set \
+         THALWEG_RESTART_MS to what that may take",
+        seconds(*lasted)
+    )]
+    Ended {
+        /// For how long it was waited for.
+        lasted: Duration,
         /// The address and what happened.
         problem: String,
     },
     /// A server that the coordinator hears of, and this process does not.
     #[error(
-        "{name} at {address} could not be reached for {seconds} s ({problem}); is its port open from here?"
+        "{name} at {address} could not be reached for {} ({problem}); is its port open from here?",
+        seconds(*lasted)
     )]
     NotReached {
         /// Whom.
@@ -88,7 +104,7 @@ pub enum ClusterError {
         /// Where it listens.
         address: String,
         /// For how long it was tried.
-        seconds: u64,
+        lasted: Duration,
         /// What happened.
         problem: String,
     },
@@ -145,13 +161,15 @@ pub enum ClusterError {
     },
     /// All servers are gone, and there is a checkpoint, but none of them comes back to go on from it.
     #[error(
-        "every server is gone, and none came back in {seconds} s; resume from the checkpoint at clock {clock}"
+        "every server has ended, and none was started again for {}; resume from the checkpoint at clock {clock}, or set \
+         THALWEG_RESTART_MS to what that may take",
+        seconds(*lasted)
     )]
     Deserted {
         /// Its clock.
         clock: Clock,
-        /// How long they were waited for.
-        seconds: u64,
+        /// For how long they were waited for.
+        lasted: Duration,
     },
     /// A parameter or slot that is not held as f32.
     #[error("{name:?} is {got}; servers hold f32 parameters, and slots of f32 and f64")]

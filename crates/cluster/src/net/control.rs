@@ -69,6 +69,8 @@ pub enum Heard {
 pub enum Unreached {
     /// The address and what happened. It may be otherwise in a moment.
     Now(String),
+    /// The same, and nobody listens there.
+    Refused(String),
     /// The two sides do not know the same secret, and will not by waiting.
     Unproved { address: String, why: Unproved },
 }
@@ -77,7 +79,11 @@ impl Unreached {
     fn new(address: &str, e: &Failure) -> Self {
         match Unproved::of(&**e) {
             Some(why) => Self::Unproved { address: address.to_owned(), why },
-            None => Self::Now(format!("{address}: {}", in_full(&**e))),
+            None => {
+                let refused = e.downcast_ref().map(io::Error::kind) == Some(io::ErrorKind::ConnectionRefused);
+                let problem = format!("{address}: {}", in_full(&**e));
+                if refused { Self::Refused(problem) } else { Self::Now(problem) }
+            }
         }
     }
 }

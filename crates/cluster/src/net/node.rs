@@ -30,6 +30,7 @@ use super::queue::{Frames, Queue};
 use super::reading::Reading;
 use super::sharing::{self, Ends};
 use super::stream::{LinkId, Security, Stream};
+use super::waits::Silence;
 use crate::error::ClusterError;
 use crate::ids::Peer;
 use crate::message::{Message, Outgoing, Time};
@@ -87,6 +88,7 @@ struct Links {
     broken: Vec<(Peer, Instant)>,
     heard: Time,                          // when the coordinator last said anything
     problem: Option<String>,              // why the coordinator was last not reached
+    refused: bool,                        // since nobody listened there
     unproved: Option<(String, Unproved)>, // where a secret was refused
     troubles: BTreeMap<Peer, Trouble>,    // with servers
 }
@@ -251,11 +253,6 @@ impl<M: Machine> Node<M> {
         self.0.start.elapsed()
     }
 
-    /// Why the coordinator was last not reached.
-    pub fn problem(&self) -> Option<String> {
-        self.links().problem.clone().or_else(|| self.0.membership.problem())
-    }
-
     /// An error when the coordinator has another secret. Who was let in before waits for it as ever: it may be another
     /// program that has its address for a while.
     pub fn check_secret(&self) -> Result<(), ClusterError> {
@@ -315,7 +312,7 @@ impl<M: Machine> Node<M> {
             Heard::ToMember { message, bytes } => {
                 count(bytes);
                 let mut links = self.links();
-                (links.heard, links.problem) = (self.now(), None);
+                (links.heard, links.problem, links.refused) = (self.now(), None, false);
                 drop(links);
                 if !self.0.pulse.hear(&message) {
                     self.step(|machine, now| machine.handle(Peer::Coordinator, message.into(), now));
@@ -325,8 +322,11 @@ impl<M: Machine> Node<M> {
             Heard::Asked(answer) => drop(answer.send(self.lock().status(self.now()))),
             Heard::Ended { link, why } => {
                 let mut links = self.links();
+                links.refused = matches!(why, Some(Unreached::Refused(_)));
                 match why {
-                    Some(Unreached::Now(problem)) => links.problem = Some(problem),
+                    Some(Unreached::Now(problem) | Unreached::Refused(problem)) => {
+                        links.problem = Some(problem);
+                    }
                     Some(Unreached::Unproved { address, why }) => {
                         links.problem = Some(format!("{address}: {why}"));
                         links.unproved = Some((address, why));
@@ -377,9 +377,14 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    /// For how long the coordinator has said nothing.
-    pub fn silence(&self) -> Duration {
-        self.now().saturating_sub(self.links().heard)
+    /// For how long the coordinator has said nothing, and what is known of that.
+    pub(crate) fn silence(&self) -> Silence {
+        let links = self.links();
+        let lasts = self.now().saturating_sub(links.heard);
+        // Before it was heard of, it may not have begun.
+        let ended = links.refused && links.heard > Time::ZERO;
+        let problem = links.problem.clone().or_else(|| self.0.membership.problem());
+        Silence { lasts, problem, ended }
     }
 
     /// To whom not everything has left yet.

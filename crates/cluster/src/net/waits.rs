@@ -1,9 +1,9 @@
 //! Whom a process waits for when something is wrong: told within a second, an error in the end.
 //!
 //! A wait for others who compute is no trouble, however long; `thalweg status` tells of it, and so does a worker that has
-//! waited for some seconds. Trouble is a coordinator that
-//! says nothing, a server that is not reached, and servers that never came. Where nothing can bring them back the wait
-//! ends after `THALWEG_GIVE_UP_MS`.
+//! waited for some seconds. Trouble is a coordinator that says nothing, a server that is not reached, and servers that never
+//! came. A process that has ended and that no other can replace is waited for as long as starting it again may take
+//! (`THALWEG_RESTART_MS`), which is half a second where nobody does; one of which nothing is known, for `THALWEG_GIVE_UP_MS`.
 
 use std::time::Duration;
 
@@ -23,13 +23,22 @@ const LONG: Duration = Duration::from_secs(5);
 /// Shorter trouble is what every change of the view brings.
 const PASSING: Duration = Duration::from_millis(200);
 
+/// That the coordinator says nothing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Silence {
+    /// For how long.
+    pub lasts: Duration,
+    /// Why.
+    pub problem: Option<String>,
+    /// Nobody listens any more where it was heard of before.
+    pub ended: bool,
+}
+
 /// What is wrong, as far as a process knows.
 #[derive(Debug, Default)]
 pub(crate) struct Wrong {
-    /// For how long the coordinator has said nothing.
-    pub silence: Duration,
-    /// Why.
-    pub problem: Option<String>,
+    /// That the coordinator says nothing.
+    pub silence: Silence,
     /// Servers that are not reached, with their names.
     pub troubles: Vec<(String, Trouble)>,
     /// Anything else that is waited for, and since when.
@@ -40,38 +49,60 @@ pub(crate) struct Wrong {
     pub held: Option<String>,
 }
 
+impl Silence {
+    /// Why, in words.
+    fn reason(&self) -> String {
+        self.problem.clone().unwrap_or_else(|| "it does not answer".into())
+    }
+}
+
 /// What one process has told of its waits, and how long it waits.
 pub(crate) struct Waits {
     name: String,
     give_up: Duration,
+    restart: Duration,
+    succession: Duration, // how long a coordinator that has ended may take to be followed by one
     said: Option<String>,
     held: Option<String>, // the last of those that were said to be waited for
 }
 
 impl Waits {
     pub fn new(config: &Config) -> Self {
-        Self { name: config.name.clone(), give_up: config.give_up, said: None, held: None }
+        let (give_up, restart) = (config.give_up, config.restart);
+        // Who is elected next is for etcd to say, when the lease of the one before is over.
+        let succession = if config.etcd.is_some() { give_up } else { restart };
+        Self { name: config.name.clone(), give_up, restart, succession, said: None, held: None }
+    }
+
+    /// An error when the coordinator is not to be waited for any longer, or not for so long.
+    pub fn bear(&self, silence: &Silence, at_most: Duration) -> Result<(), ClusterError> {
+        let limit = if silence.ended { self.succession } else { self.give_up };
+        if silence.lasts <= limit.min(at_most) {
+            return Ok(());
+        }
+        let (lasted, problem) = (silence.lasts, silence.reason());
+        Err(match silence.ended {
+            true => ClusterError::Ended { lasted, problem },
+            false => ClusterError::Unreachable { lasted, problem },
+        })
     }
 
     /// Tells what has lasted for long, once; what has lasted for too long is an error.
     pub fn look(&mut self, wrong: &Wrong) -> Result<(), ClusterError> {
-        let silent = || wrong.problem.clone().unwrap_or_else(|| "it does not answer".into());
-        if wrong.silence > self.give_up {
-            return Err(ClusterError::Unreachable { seconds: wrong.silence.as_secs(), problem: silent() });
-        }
+        self.bear(&wrong.silence, Duration::MAX)?;
         let lasting = |t: &Trouble| t.since.elapsed();
         if let Some((name, t)) = wrong.troubles.iter().find(|(_, t)| lasting(t) > self.give_up + LONGER) {
             let (name, address, problem) = (name.clone(), t.address.clone(), t.problem.clone());
-            return Err(ClusterError::NotReached { name, address, seconds: lasting(t).as_secs(), problem });
+            return Err(ClusterError::NotReached { name, address, lasted: lasting(t), problem });
         }
         if let (Some(clock), Some((_, since))) = (wrong.deserted, &wrong.lacks)
-            && *since > self.give_up
+            && *since > self.restart
         {
-            return Err(ClusterError::Deserted { clock, seconds: since.as_secs() });
+            return Err(ClusterError::Deserted { clock, lasted: *since });
         }
         let mut why = Vec::new();
-        if wrong.silence > TOLD {
-            why.push(format!("the coordinator: {}", silent()));
+        if wrong.silence.lasts > TOLD {
+            why.push(format!("the coordinator: {}", wrong.silence.reason()));
         }
         let long = wrong.troubles.iter().filter(|(_, t)| lasting(t) > TOLD);
         why.extend(long.map(|(name, t)| format!("{name} at {}: {}", t.address, t.problem)));

@@ -76,8 +76,8 @@ pub fn ask_status(config: &Config) -> Result<Report, ClusterError> {
         match answer {
             Ok(report) => return Ok(report),
             Err(Unreached::Unproved { address, why }) => return Err(ClusterError::Secret { address, why }),
-            Err(Unreached::Now(problem)) if Instant::now() >= end => {
-                return Err(ClusterError::Unreachable { seconds: AT_MOST.as_secs(), problem });
+            Err(Unreached::Now(problem) | Unreached::Refused(problem)) if Instant::now() >= end => {
+                return Err(ClusterError::Unreachable { lasted: AT_MOST, problem });
             }
             Err(_) => std::thread::sleep(5 * LOOK),
         }

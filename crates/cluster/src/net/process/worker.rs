@@ -11,7 +11,7 @@ use crate::landing::{Landing, Places};
 use crate::message::{Counts, Message, Outgoing, Role, Time, ToMember};
 use crate::net::config::Config;
 use crate::net::machine::{Machine, Trouble};
-use crate::net::waits::{self, Wrong};
+use crate::net::waits::{self, Silence, Wrong};
 use crate::session::{Event, Request, Session};
 use crate::state::Parts;
 
@@ -121,11 +121,11 @@ impl WorkerProcess {
     }
 
     /// What it waits for that is wrong.
-    pub(crate) fn wrong(&self, now: Time, silence: Duration, problem: Option<String>) -> Wrong {
+    pub(crate) fn wrong(&self, now: Time, silence: Silence) -> Wrong {
         let lacks = self.lacks().zip(self.joined.map(|at| now.saturating_sub(at)));
         let view = self.session.view();
         let deserted = view.restored.filter(|_| view.servers.is_empty());
-        Wrong { silence, problem, troubles: self.troubles.clone(), lacks, deserted, held: self.held.clone() }
+        Wrong { silence, troubles: self.troubles.clone(), lacks, deserted, held: self.held.clone() }
     }
 
     /// Who has never come.
@@ -212,7 +212,7 @@ mod tests {
         });
         let config = config.unwrap();
         let mut worker = WorkerProcess::new(&config, Vec::new());
-        let lacked = |worker: &WorkerProcess, now| Some(worker.wrong(now, Time::ZERO, None).lacks?.1);
+        let lacked = |worker: &WorkerProcess, now| Some(worker.wrong(now, Silence::default()).lacks?.1);
         assert_eq!(lacked(&worker, S(3)), None, "nobody has let it in");
         welcome(&mut worker, 1, S(5));
         assert_eq!(lacked(&worker, S(9)), Some(S(4)));
