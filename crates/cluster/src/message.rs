@@ -1,6 +1,7 @@
 //! What processes say to each other. The wire format, gRPC and the simulator carry exactly these.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -229,6 +230,15 @@ pub enum Role {
     Server,
     /// Computes.
     Worker,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server => "server",
+            Self::Worker => "worker",
+        })
+    }
 }
 
 /// A wish to take part.

@@ -29,8 +29,8 @@ pub struct Standing {
     pub role: Role,
     /// The host that it runs on.
     pub host: String,
-    /// The shards or slots that it has, in words; empty when it was silent for so long that it has lost its place.
-    pub holds: String,
+    /// The shards or slots that it has, in words; nothing when it was silent for so long that it has lost its place.
+    pub holds: Option<String>,
     /// What it last told; nothing when it was not heard of yet.
     pub told: Option<Progress>,
 }
@@ -62,7 +62,7 @@ impl Progress {
 /// One line per process: who it is, how far, how fast, and what it waits for.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let n = |role: Role| self.members.iter().filter(|m| m.role == role && m.is_member()).count();
+        let n = |role: Role| self.members.iter().filter(|m| m.role == role && m.holds.is_some()).count();
         let counted = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let (servers, workers) = (counted(n(Role::Server), "server"), counted(n(Role::Worker), "worker"));
         let (shards, slots) =
@@ -73,19 +73,12 @@ impl fmt::Display for Report {
     }
 }
 
-impl Standing {
-    /// Whether it has a place in the view.
-    pub fn is_member(&self) -> bool {
-        !self.holds.is_empty()
-    }
-}
-
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let (false, Some(told)) = (self.is_member(), &self.told) {
+        if let (None, Some(told)) = (&self.holds, &self.told) {
             return write!(f, "{}: {}", self.name, told.waiting_for);
         }
-        write!(f, "{}: {}, ", self.name, self.holds)?;
+        write!(f, "{}: {}, ", self.name, self.holds.as_deref().unwrap_or("no place"))?;
         let Some(told) = &self.told else { return write!(f, "not heard of yet") };
         write!(f, "clock {}, {:.1} steps/s, ", told.clock, told.speed)?;
         let Counts { received, sent, waited, staleness, .. } = told.counts;
@@ -166,7 +159,7 @@ mod tests {
             },
         };
         let member = |name: &str, role, told| {
-            let (name, host, holds) = (name.into(), "b3".into(), "none".into());
+            let (name, host, holds) = (name.into(), "b3".into(), Some("none".into()));
             Standing { name, role, host, holds, told }
         };
         let report = Report {

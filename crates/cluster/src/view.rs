@@ -91,14 +91,25 @@ impl Chain {
 }
 
 impl View {
-    /// The member of this role and name, and its host.
+    /// Everybody: the servers, then the workers.
+    pub fn members(&self) -> impl Iterator<Item = (Peer, Role, &Member)> {
+        let servers = self.servers.iter().map(|(id, m)| (Peer::Server(*id), Role::Server, m));
+        servers.chain(self.workers.iter().map(|(id, m)| (Peer::Worker(*id), Role::Worker, m)))
+    }
+
+    /// One of them.
+    pub fn member(&self, peer: Peer) -> Option<&Member> {
+        match peer {
+            Peer::Server(id) => self.servers.get(&id),
+            Peer::Worker(id) => self.workers.get(&id),
+            Peer::Coordinator | Peer::Newcomer(_) => None,
+        }
+    }
+
+    /// The one of this role and name, and its host.
     pub fn named(&self, role: Role, name: &str) -> Option<(Peer, &str)> {
-        let servers = self.servers.iter().map(|(id, m)| (Peer::Server(*id), m));
-        let workers = self.workers.iter().map(|(id, m)| (Peer::Worker(*id), m));
-        let has = |(peer, m): &(Peer, &Member)| {
-            m.name == name && matches!(peer, Peer::Server(_)) == (role == Role::Server)
-        };
-        servers.chain(workers).find(has).map(|(peer, m)| (peer, m.host.as_str()))
+        let mut members = self.members();
+        members.find(|(_, r, m)| *r == role && m.name == name).map(|(peer, _, m)| (peer, m.host.as_str()))
     }
 
     /// Who computes a slot.

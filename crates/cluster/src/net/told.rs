@@ -17,6 +17,7 @@ const MISSED: Duration = Duration::from_secs(3600);
 
 /// What one process has told.
 pub(super) struct Told {
+    who: Member, // for when it is one no more
     waiting_for: String,
     pub clock: Clock,
     pub counts: Counts,
@@ -30,50 +31,43 @@ pub(super) struct Told {
 #[derive(Default)]
 pub(super) struct AllTold {
     members: BTreeMap<Peer, Told>,
-    missing: BTreeMap<(Role, String), (Member, Told)>, // who has lost its place by silence
+    missing: Vec<(Role, Told)>, // who has lost its place by silence
 }
 
 impl AllTold {
-    /// Takes note of a sign of life.
-    pub fn hear(&mut self, from: Peer, heartbeat: &Heartbeat, now: Time) {
+    /// Takes note of a member's sign of life.
+    pub fn hear(&mut self, view: &View, from: Peer, heartbeat: &Heartbeat, now: Time) {
+        let Some(who) = view.member(from).cloned() else { return };
         let Heartbeat { waiting_for, clock, counts, behind, activity, .. } = heartbeat.clone();
         // A process that goes on from a checkpoint learns of its clock after its first words.
         let before = self.members.get(&from).filter(|told| told.clock > 0);
         let since = before.map_or((now, clock), |told| told.since);
-        self.members.insert(from, Told { waiting_for, clock, counts, behind, activity, at: now, since });
+        self.members.insert(from, Told { who, waiting_for, clock, counts, behind, activity, at: now, since });
     }
 
     pub fn get(&self, peer: Peer) -> Option<&Told> {
         self.members.get(&peer)
     }
 
-    /// Forgets whoever is no member any more. Who was one before and has been silent for longer than is borne is missed
-    /// until one of its name comes back.
-    pub fn retain(&mut self, before: &View, view: &View, borne: Duration, now: Time) {
-        let workers = before.workers.iter().filter(|(id, _)| !view.workers.contains_key(id));
-        let workers = workers.map(|(id, member)| (Peer::Worker(*id), Role::Worker, member));
-        let servers = before.servers.iter().filter(|(id, _)| !view.servers.contains_key(id));
-        let servers = servers.map(|(id, member)| (Peer::Server(*id), Role::Server, member));
-        for (peer, role, member) in workers.chain(servers) {
-            let told = self.members.remove(&peer);
-            if let Some(told) = told.filter(|told| now.saturating_sub(told.at) >= borne) {
-                self.missing.insert((role, member.name.clone()), (member.clone(), told));
-            }
+    /// Forgets whoever is no member any more. Who has been silent for longer than is borne is missed until one of its name
+    /// comes back.
+    pub fn retain(&mut self, view: &View, borne: Duration, now: Time) {
+        let gone = self.members.extract_if(.., |peer, _| view.member(*peer).is_none());
+        for (peer, told) in gone.filter(|(_, told)| now.saturating_sub(told.at) >= borne) {
+            let role = if matches!(peer, Peer::Server(_)) { Role::Server } else { Role::Worker };
+            self.missing.retain(|(r, before)| (*r, &before.who.name) != (role, &told.who.name));
+            self.missing.push((role, told));
         }
-        self.missing.retain(|(role, name), (_, told)| {
-            now.saturating_sub(told.at) < MISSED && view.named(*role, name).is_none()
-        });
-        self.members.retain(|peer, _| match peer {
-            Peer::Server(id) => view.servers.contains_key(id),
-            Peer::Worker(id) => view.workers.contains_key(id),
-            Peer::Coordinator | Peer::Newcomer(_) => false,
+        self.missing.retain(|(role, told)| {
+            now.saturating_sub(told.at) < MISSED && view.named(*role, &told.who.name).is_none()
         });
     }
 
-    /// Who has lost its place by saying nothing, and is not back. They hold nothing, not even none.
+    /// Who has lost its place by saying nothing, and is not back.
     pub fn missing(&self, view: &View, now: Time) -> impl Iterator<Item = Standing> {
-        let missing = self.missing.iter().filter(|((role, name), _)| view.named(*role, name).is_none());
-        missing.map(move |((role, _), (member, told))| {
+        let missing = self.missing.iter().filter(|(role, told)| view.named(*role, &told.who.name).is_none());
+        missing.map(move |(role, told)| {
+            let Member { name, host, .. } = told.who.clone();
             let silence = now.saturating_sub(told.at);
             let told = Progress {
                 clock: told.clock,
@@ -83,8 +77,7 @@ impl AllTold {
                 waiting_for: format!("not heard of for {}, and has lost its place", seconds(silence)),
                 activity: Activity::default(),
             };
-            let (name, host) = (member.name.clone(), member.host.clone());
-            Standing { name, role: *role, host, holds: String::new(), told: Some(told) }
+            Standing { name, role: *role, host, holds: None, told: Some(told) }
         })
     }
 
@@ -201,9 +194,9 @@ mod tests {
         };
         let mut told = AllTold::default();
         let behind = Some(Behind { clock: 812, slot: Slot(1) });
-        told.hear(Peer::Server(head), &heartbeat("", "", behind), S(9));
-        told.hear(Peer::Worker(near), &heartbeat("", "shard 0 of server-0", None), S(9));
-        told.hear(Peer::Worker(far), &heartbeat("backward", "", None), S(9));
+        told.hear(&view, Peer::Server(head), &heartbeat("", "", behind), S(9));
+        told.hear(&view, Peer::Worker(near), &heartbeat("", "shard 0 of server-0", None), S(9));
+        told.hear(&view, Peer::Worker(far), &heartbeat("backward", "", None), S(9));
         let mut words = |peer, now| {
             let told = told.progress(&view, peer, now).unwrap();
             (told.waiting_for, told.activity.to_string())
@@ -217,20 +210,21 @@ mod tests {
             (String::new(), "in backward for 4.0 s, usually 1.1 s".into())
         );
         // Without a round that waits, it says itself what it waits for.
-        told.hear(Peer::Server(head), &heartbeat("", "", None), S(9));
+        told.hear(&view, Peer::Server(head), &heartbeat("", "", None), S(9));
         let alone = told.progress(&view, Peer::Worker(near), S(9)).unwrap().waiting_for;
         assert_eq!(alone, "waits for shard 0 of server-0");
-        told.hear(Peer::Server(head), &heartbeat("", "", behind), S(9));
+        told.hear(&view, Peer::Server(head), &heartbeat("", "", behind), S(9));
         let beyond = Heartbeat { clock: 813, ..heartbeat("", "shard 0 of server-0", None) };
-        told.hear(Peer::Worker(far), &beyond, S(9));
+        told.hear(&view, Peer::Worker(far), &beyond, S(9));
         let of_server = told.progress(&view, Peer::Server(head), S(9)).unwrap().waiting_for;
         assert_eq!(of_server, "", "it has pushed meanwhile");
-        told.hear(Peer::Worker(far), &heartbeat("backward", "", None), S(9));
+        told.hear(&view, Peer::Worker(far), &heartbeat("backward", "", None), S(9));
         let mut words = |peer, now| told.progress(&view, peer, now).unwrap().waiting_for;
         // It has said nothing since: what it did then it does still, as far as anybody knows.
         let later = "round 812 waits for worker-7 on host b3, in backward for 7.0 s, usually 1.1 s, not heard of for 3.0 s";
         assert_eq!(words(Peer::Worker(near), S(12)), later);
     }
+
     #[test]
     fn a_worker_that_is_silent_for_too_long_is_missed_until_it_comes_back() {
         let member = |name: &str| Member { name: name.into(), ..Member::default() };
@@ -241,26 +235,26 @@ mod tests {
         let mut told = AllTold::default();
         let all = view(&[(1, "worker-0"), (2, "worker-1"), (3, "worker-2")]);
         for (id, at) in [(1, 10), (2, 3), (3, 9)] {
-            told.hear(Peer::Worker(SessionId(id)), &heartbeat("backward", "", None), S(at));
+            told.hear(&all, Peer::Worker(SessionId(id)), &heartbeat("backward", "", None), S(at));
         }
         // One has left, and one said nothing for too long.
         let one = view(&[(1, "worker-0")]);
-        told.retain(&all, &one, S(2), S(10));
+        told.retain(&one, S(2), S(10));
         let missing =
             |told: &AllTold, now| told.missing(&one, now).map(|m| m.to_string()).collect::<Vec<_>>();
         let lost = "worker-1: not heard of for 9.0 s, and has lost its place";
         assert_eq!(missing(&told, S(12)), [lost]);
-        told.retain(&one, &one, S(2), S(12));
+        told.retain(&one, S(2), S(12));
         assert_eq!(missing(&told, S(12)), [lost]);
         assert!(told.get(Peer::Worker(SessionId(1))).is_some());
         let back = view(&[(1, "worker-0"), (4, "worker-1")]);
         assert_eq!(told.missing(&back, S(12)).count(), 0);
-        told.retain(&one, &back, S(2), S(12));
+        told.retain(&back, S(2), S(12));
         assert_eq!(missing(&told, S(12)), [""; 0]);
-        told.hear(Peer::Worker(SessionId(4)), &heartbeat("backward", "", None), S(12));
-        told.retain(&back, &one, S(2), S(20));
+        told.hear(&back, Peer::Worker(SessionId(4)), &heartbeat("backward", "", None), S(12));
+        told.retain(&one, S(2), S(20));
         assert_eq!(missing(&told, S(21)), [lost]);
-        told.retain(&one, &one, S(2), S(5000));
+        told.retain(&one, S(2), S(5000));
         assert_eq!(missing(&told, S(5000)), [""; 0], "not for ever");
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::config::Config;
 use super::machine::Trouble;
 use crate::error::ClusterError;
-use crate::ids::{Clock, Peer};
+use crate::ids::Clock;
 use crate::message::{Activity, FromMember, Message, Outgoing};
 use crate::view::View;
 
@@ -132,10 +132,7 @@ impl Waits {
 
 /// The names of servers that are not reached.
 pub(crate) fn named(view: &View, troubles: Vec<Trouble>) -> Vec<(String, Trouble)> {
-    let name = |t: &Trouble| match t.peer {
-        Peer::Server(id) => view.servers.get(&id).map(|m| m.name.clone()),
-        _ => None,
-    };
+    let name = |t: &Trouble| view.member(t.peer).map(|m| m.name.clone());
     troubles.into_iter().filter_map(|t| Some((name(&t)?, t))).collect()
 }
 

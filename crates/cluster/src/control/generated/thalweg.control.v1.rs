@@ -327,9 +327,9 @@ pub struct Standing {
     pub name: ::prost::alloc::string::String,
     #[prost(enumeration = "Role", tag = "2")]
     pub role: i32,
-    /// The shards or slots that it has, in words.
-    #[prost(string, tag = "3")]
-    pub holds: ::prost::alloc::string::String,
+    /// The shards or slots that it has, in words; nothing when it was silent for so long that it has lost its place.
+    #[prost(string, optional, tag = "3")]
+    pub holds: ::core::option::Option<::prost::alloc::string::String>,
     /// What it last told; nothing when it was not heard of yet.
     #[prost(message, optional, tag = "4")]
     pub told: ::core::option::Option<Progress>,

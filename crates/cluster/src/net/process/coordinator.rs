@@ -8,7 +8,7 @@ use super::{LOOK, bind, ending};
 use crate::coordinator::{Coordinator, Durable, Said};
 use crate::error::ClusterError;
 use crate::ids::{Peer, RunId, ServerId};
-use crate::message::{FromMember, Message, Outgoing, Role, Time, ToMember};
+use crate::message::{FromMember, Message, Outgoing, Time, ToMember};
 use crate::net::config::Config;
 use crate::net::handshake::random;
 use crate::net::machine::Machine;
@@ -42,7 +42,7 @@ impl Machine for CoordinatorProcess {
         }
         let Message::FromMember(message) = message else { return Vec::new() };
         if let FromMember::Heartbeat(h) = &message {
-            self.told.hear(from, h, now);
+            self.told.hear(self.coordinator.view(), from, h, now);
             self.silent.hear(from, now);
         }
         let mut out = self.coordinator.handle(from, message, now);
@@ -62,9 +62,8 @@ impl Machine for CoordinatorProcess {
         if !self.leads() {
             return Vec::new();
         }
-        let before = self.coordinator.view().clone();
         let mut out = self.coordinator.tick(now);
-        self.told.retain(&before, self.coordinator.view(), self.patience, now);
+        self.told.retain(self.coordinator.view(), self.patience, now);
         for server in self.silent.look(self.coordinator.view(), now) {
             out.extend(self.coordinator.gone(Peer::Server(server), now));
         }
@@ -153,15 +152,13 @@ impl CoordinatorProcess {
     /// What is known of every process.
     pub fn report(&mut self, now: Time) -> Report {
         let view = self.coordinator.view().clone();
-        let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), Role::Server, m));
-        let workers = view.workers.iter().map(|(id, m)| (Peer::Worker(*id), Role::Worker, m));
-        let members = servers.chain(workers).map(|(peer, role, member)| {
+        let members = view.members().map(|(peer, role, member)| {
             let mut told = self.told.progress(&view, peer, now);
             if let (Some(told), true) = (&mut told, self.silent.has_told(peer)) {
                 told.waiting_for = "SILENT, and nobody else has all of its shards".into();
             }
             let (name, host) = (member.name.clone(), member.host.clone());
-            Standing { name, role, host, holds: holds(&view, peer), told }
+            Standing { name, role, host, holds: Some(holds(&view, peer)), told }
         });
         let members: Vec<_> = members.collect();
         let members = members.into_iter().chain(self.told.missing(&view, now)).collect();
@@ -175,9 +172,6 @@ impl CoordinatorProcess {
     pub fn metrics(&self, now: Time) -> String {
         let view = self.coordinator.view();
         let mut text = String::new();
-        let servers = view.servers.iter().map(|(id, m)| (Peer::Server(*id), &m.name, "server"));
-        let workers = view.workers.iter().map(|(id, m)| (Peer::Worker(*id), &m.name, "worker"));
-        let members: Vec<_> = servers.chain(workers).collect();
         type Value = fn(&Told, Time) -> f64;
         let families: [(&str, &str, &str, Value); 6] = [
             ("clock", "gauge", "Lowest clock of its slots or shards.", |t, _| t.clock as f64),
@@ -191,9 +185,9 @@ impl CoordinatorProcess {
         text += &format!("thalweg_epoch {}\n", view.epoch.0);
         for (name, kind, help, value) in families {
             text += &format!("# HELP thalweg_{name} {help}\n# TYPE thalweg_{name} {kind}\n");
-            for (peer, process, role) in &members {
-                if let Some(told) = self.told.get(*peer) {
-                    let process = process.replace(['\\', '"', '\n'], "_");
+            for (peer, role, member) in view.members() {
+                if let Some(told) = self.told.get(peer) {
+                    let process = member.name.replace(['\\', '"', '\n'], "_");
                     let labels = format!("process=\"{process}\",role=\"{role}\"");
                     text += &format!("thalweg_{name}{{{labels}}} {}\n", value(told, now));
                 }
