@@ -8,16 +8,16 @@ use crate::plan::{Action, MAX_OPERANDS, Plan, Step, Then};
 
 impl Plan {
     /// Makes one step of a product or convolution and the group after it that reads its result in place.
-    /// `continued` says which steps have one, `passed` behind which of those groups the pooling belongs to it too.
-    pub(crate) fn join_epilogues(&mut self, continued: &[bool], passed: &[bool]) {
+    /// `followed` says behind which steps there is one, and with it the pooling that belongs to it too.
+    pub(crate) fn join_epilogues(&mut self, followed: &[usize]) {
         let mut joined: Vec<Step> = Vec::with_capacity(self.steps.len());
-        let is_marked = |marks: &[bool], i: Option<usize>| i.is_some_and(|i| marks.get(i) == Some(&true));
+        let n_behind = |i: Option<usize>| i.and_then(|i| followed.get(i)).copied().unwrap_or(0);
         for (i, step) in std::mem::take(&mut self.steps).into_iter().enumerate() {
-            if is_marked(passed, i.checked_sub(2)) {
+            if n_behind(i.checked_sub(2)) == 2 {
                 joined.last_mut().expect("a convolution came before").take_planes(step);
                 continue;
             }
-            let before = joined.last().filter(|_| is_marked(continued, i.checked_sub(1)));
+            let before = joined.last().filter(|_| n_behind(i.checked_sub(1)) > 0);
             match before.and_then(|last| self.epilogue(last, &step)) {
                 Some(both) => {
                     joined.pop();

@@ -12,24 +12,20 @@ use crate::concurrent;
 use crate::plan::{Action, Home, Planner, Ref, Stage, Step, whole};
 
 impl Planner<'_> {
-    /// The last step that reads each storage. A step that continues another is done piece by piece while that one still
-    /// reads its operands.
+    /// The last step that reads each storage. Steps that are done together, piece by piece, read until the last of them is.
     fn last_reads(&self) -> Vec<Option<usize>> {
         let mut last = vec![None; self.storages.len()];
+        let mut end = 0;
         for (i, step) in self.steps.iter().enumerate() {
-            let end = match self.passed.get(i) {
-                Some(true) => i + 2,
-                _ if i > 0 && self.passed.get(i - 1) == Some(&true) => i + 1,
-                _ if self.is_continued(i) => i + 1,
-                _ => i,
-            };
+            end = end.max(i + self.n_followers(i));
             step.inputs.iter().for_each(|r| last[r.storage] = Some(end));
         }
         last
     }
 
-    fn is_continued(&self, step: usize) -> bool {
-        self.continued.get(step) == Some(&true)
+    /// How many of the steps behind this one are done with it.
+    pub(crate) fn n_followers(&self, step: usize) -> usize {
+        self.followed.get(step).copied().unwrap_or(0)
     }
 
     /// Gives new values of parameters their place over the old one, where nothing reads that later.
@@ -153,7 +149,7 @@ impl Planner<'_> {
                 _ => continue,
             };
             let in_arena = |s: usize| self.storages[s].home == Home::Arena(0) && self.born[s].is_some();
-            let continued = i.checked_sub(1).filter(|&p| self.is_continued(p)).map(|p| &self.steps[p]);
+            let continued = i.checked_sub(1).filter(|&p| self.n_followers(p) > 0).map(|p| &self.steps[p]);
             let read_meanwhile =
                 |from: usize| continued.is_some_and(|p| p.inputs.iter().any(|r| same[r.storage] == from));
             // `from` is the first storage of a chain that has taken over each other's memory.

@@ -82,7 +82,7 @@ impl Planner<'_> {
         order.sort_by_key(|&i| places[i]);
         let mut new_place = vec![0; order.len()];
         order.iter().enumerate().for_each(|(new, &old)| new_place[old] = new);
-        self.continued = order.iter().map(|&i| follower[i].is_some()).collect();
+        self.followed = order.iter().map(|&i| usize::from(follower[i].is_some())).collect();
         let mut steps: Vec<_> = std::mem::take(&mut self.steps).into_iter().map(Some).collect();
         self.steps = order.into_iter().map(|i| steps[i].take().expect("each step once")).collect();
         self.born.iter_mut().flatten().for_each(|step| *step = new_place[*step]);

@@ -169,10 +169,10 @@ impl Plan {
         for unit in order::units(graph) {
             planner.unit(&unit);
         }
-        let (mut plan, continued, passed) = planner.finish();
+        let (mut plan, followed) = planner.finish();
         let is_on = |stage: Stage| is_on(stage.name());
         if is_on(Stage::Epilogues) {
-            plan.join_epilogues(&continued, &passed);
+            plan.join_epilogues(&followed);
         }
         if is_on(Stage::Join) {
             plan.join_tiles();
@@ -324,10 +324,9 @@ pub(crate) struct Planner<'a> {
     pub joined: Vec<Vec<usize>>,
     /// For each storage, the step that writes it.
     pub born: Vec<Option<usize>>,
-    /// For each step, whether the next one continues it piece by piece.
-    pub continued: Vec<bool>,
-    /// For each step, whether its result passes through the next two plane by plane.
-    pub passed: Vec<bool>,
+    /// For each step, how many of those behind it are done with it, piece by piece: a group that continues it, and a
+    /// pooling that takes its planes.
+    pub followed: Vec<usize>,
     inputs: Vec<Option<Meta>>,
     n_uses: Vec<u32>,
     is_on: &'a dyn Fn(&str) -> bool,
@@ -345,8 +344,7 @@ impl<'a> Planner<'a> {
             literals: Vec::new(),
             joined: Vec::new(),
             born: Vec::new(),
-            continued: Vec::new(),
-            passed: Vec::new(),
+            followed: Vec::new(),
             inputs: vec![None; graph.inputs.len()],
             n_uses: graph.n_uses(),
         }
@@ -513,8 +511,8 @@ impl<'a> Planner<'a> {
         to
     }
 
-    /// The plan, and for each of its steps whether the next one continues it, and whether planes of it pass to the one after that.
-    fn finish(mut self) -> (Plan, Vec<bool>, Vec<bool>) {
+    /// The plan, and how many steps follow each of its steps, piece by piece.
+    fn finish(mut self) -> (Plan, Vec<usize>) {
         if self.is_on(Stage::Epilogues) {
             self.follow_products();
         }
@@ -548,7 +546,7 @@ impl<'a> Planner<'a> {
             written,
             batches: Vec::new(),
         };
-        (plan, self.continued, self.passed)
+        (plan, self.followed)
     }
 
     /// Bytes of all values that are neither handed out nor new values of parameters, each in memory of its own.

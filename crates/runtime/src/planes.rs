@@ -12,10 +12,9 @@ impl Planner<'_> {
     pub(crate) fn pass_planes(&mut self) {
         let mut n_readers = vec![0; self.storages.len()];
         self.steps.iter().flat_map(|s| &s.inputs).for_each(|r| n_readers[r.storage] += 1);
-        self.passed = vec![false; self.steps.len()];
         for i in 0..self.steps.len().saturating_sub(2) {
-            if self.continued.get(i) == Some(&true) && self.planes_pass(i, &n_readers) {
-                self.passed[i] = true;
+            if self.n_followers(i) > 0 && self.planes_pass(i, &n_readers) {
+                self.followed[i] = 2;
                 for step in &mut self.steps[i..i + 2] {
                     self.storages[step.outputs[0].0].home = Home::Passing;
                     if let Action::Tiles(programs) = &mut step.action {

@@ -129,13 +129,14 @@ pub fn forward_then(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32], ready: Ready)
 }
 
 /// [`forward`] of a result that is kept nowhere: `ready` is called with whole planes of it, which are gone when it returns.
-///
-/// # Panics
-/// Where [`passes_planes`] is false.
-pub fn forward_planes(c: &Conv, x: &[f32], w: &[f32], ready: &OnReady<'_>) {
-    assert!(passes_planes(c), "conv: the planes of this one do not come one by one");
-    c.check(x.len(), w.len(), c.batch * c.image());
-    forward_to(c, x, w, Destination::Passing, Some(ready));
+/// False where [`passes_planes`] is, and nothing is done.
+pub fn forward_planes(c: &Conv, x: &[f32], w: &[f32], ready: &OnReady<'_>) -> bool {
+    let passes = passes_planes(c);
+    if passes {
+        c.check(x.len(), w.len(), c.batch * c.image());
+        forward_to(c, x, w, Destination::Passing, Some(ready));
+    }
+    passes
 }
 
 /// Whether [`forward_planes`] covers this convolution: what a task makes is some whole planes, and few enough for a cache.

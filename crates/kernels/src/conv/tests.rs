@@ -73,7 +73,7 @@ fn planes_into(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
     y.fill(f32::NAN);
     let plane = c.outputs();
     let y = SharedMut::new(y);
-    forward_planes(c, x, w, &|pieces, first| {
+    let done = forward_planes(c, x, w, &|pieces, first| {
         for piece in pieces.iter() {
             assert!(
                 piece.start.is_multiple_of(plane) && piece.len().is_multiple_of(plane),
@@ -88,6 +88,7 @@ fn planes_into(c: &Conv, x: &[f32], w: &[f32], y: &mut [f32]) {
             y.copy_from_slice(passing);
         }
     });
+    assert!(done, "{c:?}");
 }
 
 #[test]
