@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
+use thalweg_cluster::ClusterError;
 #[cfg(feature = "tls")]
 use thalweg_cluster::net::config;
 use thalweg_cluster::net::config::{Config, Etcd, RESTART, is_address};
 use thalweg_cluster::net::handshake::Secret;
-use thalweg_cluster::net::process;
+use thalweg_cluster::net::{life, process};
 
 use crate::once::SAID;
 use crate::progress;
@@ -21,6 +22,8 @@ use crate::train::STOPPED;
 
 /// The variable that tells a launch from all others, by its time and its process: a name for what it leaves behind.
 pub const LAUNCHED: &str = "THALWEG_LAUNCHED";
+/// The file of a launch that tells which process it is.
+const LAUNCHER: &str = "launcher";
 /// How long processes may take to end by themselves.
 const PATIENCE: Duration = Duration::from_secs(6);
 /// How long the last worker may take to save the run.
@@ -280,13 +283,21 @@ fn is_stopped(pid: u32) -> bool {
 /// `thalweg status`, once or again every second.
 pub fn status(coordinator: Option<&str>, watch: bool) -> Result<()> {
     let config = onlooker(coordinator)?;
+    writeln!(std::io::stdout(), "{}", process::ask_status(&config)?)?;
+    if !watch {
+        return Ok(());
+    }
     loop {
-        writeln!(std::io::stdout(), "{}", process::ask_status(&config)?)?;
-        if !watch {
-            return Ok(());
-        }
-        writeln!(std::io::stdout())?;
         std::thread::sleep(Duration::from_secs(1));
+        match process::ask_status(&config) {
+            Ok(report) => writeln!(std::io::stdout(), "\n{report}")?,
+            // As at the end of every run.
+            Err(ClusterError::Unreachable { problem, .. }) => {
+                say(&format!("the coordinator answers no more ({problem})"));
+                return Ok(());
+            }
+            Err(e) => return Err(e.into()),
+        }
     }
 }
 
@@ -520,14 +531,25 @@ impl Folder {
 
     fn new(meeting: &str, secret: &Secret) -> Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
+        Self::sweep();
         let path = Self::path(meeting);
-        // What a launcher that was killed has left under this name is nobody's.
         let _ = std::fs::remove_dir_all(&path);
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.with_context(|| format!("cannot make {}", path.display()))?;
         let folder = Self(path);
+        std::fs::write(folder.0.join(LAUNCHER), life::myself().unwrap_or_default())?;
         std::fs::write(folder.0.join("secret"), secret.text())?;
         Ok(folder)
+    }
+
+    /// Removes what launchers of this user have left that were killed.
+    fn sweep() {
+        for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+            let launcher = std::fs::read_to_string(entry.path().join(LAUNCHER)).unwrap_or_default();
+            if entry.file_name().to_string_lossy().starts_with("thalweg-") && life::has_ended(&launcher) {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     /// The secret of a cluster that this user launched on this host.

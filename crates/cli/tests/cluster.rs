@@ -3,10 +3,10 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Launched, PATIENCE, alone, alone_with, counting, step, trains};
+use support::{Launched, PATIENCE, alone, alone_with, counting, ended, step, trains};
 
 /// A bound for recovering that no busy machine misses; the time itself is printed.
 const SOON: Duration = Duration::from_secs(20);
@@ -288,4 +288,30 @@ fn a_wrong_address_is_an_error_that_names_it() {
     assert!(error.contains("127.0.0.1:1") && error.contains("refused"), "{error}");
     // It is told at once, and an error in the end.
     assert!(error.contains("waits for the coordinator: 127.0.0.1:1") && error.contains("for 2."), "{error}");
+}
+
+#[test]
+fn who_watches_a_run_sees_it_to_its_end() {
+    let mut run = Launched::new(&["--workers", "1"], &["300", "10"]);
+    let address = run.address();
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+    let watch = watch.args(["status", &address, "--watch"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let watch = watch.spawn().unwrap();
+    assert!(ended(&mut run.child).success(), "{}", run.errors.text());
+    let output = watch.wait_with_output().unwrap();
+    let [said, last] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success() && said.starts_with("view "), "{said}\n{last}");
+    assert!(last.contains(&format!("the coordinator answers no more ({address}")), "{last}");
+}
+
+#[test]
+fn the_next_launch_takes_away_what_a_killed_one_has_left() {
+    let mut first = Launched::new(&["--workers", "1"], &["100000", "10"]);
+    let folder = std::env::temp_dir().join(format!("thalweg-{}", first.address().replace(':', "-")));
+    first.until(step(0, 1));
+    assert!(folder.join("secret").exists());
+    first.kill_everything();
+    let second = Launched::new(&["--workers", "1"], &["2", "1"]);
+    assert_eq!(second.hashes(), [alone("2", "1")]);
+    assert!(!folder.exists());
 }

@@ -18,7 +18,8 @@ pub enum ClusterError {
     Unwelcome(#[from] Unwelcome),
     /// A consistency that is none.
     #[error(
-        "sync: {got:?} is no mode; use bsp, ssp:STALENESS, async, backup:SLOTS, local:STEPS or easgd:SHARE[:STEPS]"
+        "sync: {got:?} is no mode; use bsp, ssp:STALENESS, async, backup:SLOTS, local:STEPS or easgd:SHARE[:STEPS], with \
+         STEPS from 1 and SHARE between 0 and 1"
     )]
     BadSync {
         /// The text given.

@@ -67,6 +67,7 @@ fn read(job: &Job) -> Result<String> {
             format!("no text: give one with --data FILE, such as {}", TINY_SHAKESPEARE.url)
         })?,
     };
+    ensure!(!path.is_dir(), "{} is a folder; give the file with the text", path.display());
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let text: String = text.chars().take(job.limit(text.len())).collect();
     let (need, got) = (10 * (CONTEXT + 1), text.chars().count());

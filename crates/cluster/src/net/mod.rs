@@ -5,6 +5,7 @@ mod control;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod handshake;
+pub mod life;
 pub mod machine;
 pub mod membership;
 mod metrics;

@@ -16,7 +16,6 @@
 //! Watches and keep-alives resume by themselves: each is a loop that begins anew after whatever went wrong.
 
 mod api;
-mod process;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use api::{Api, Entry, Only};
 
+use super::life;
 use super::membership::{Membership, Memory, decode, encode};
 use crate::coordinator::Durable;
 use crate::error::ClusterError;
@@ -74,7 +74,7 @@ struct Place {
 
 impl Place {
     fn text(address: &str) -> String {
-        process::myself().map_or_else(|| address.to_owned(), |process| format!("{address}\n{process}"))
+        life::myself().map_or_else(|| address.to_owned(), |process| format!("{address}\n{process}"))
     }
 
     fn of(entry: Entry) -> Option<Self> {
@@ -159,7 +159,7 @@ impl Leader {
     /// The lease of one that is known to have ended.
     fn left_behind(&self) -> Option<i64> {
         let place = self.place.as_ref()?;
-        place.process.as_deref().is_some_and(process::has_ended).then_some(place.lease)
+        place.process.as_deref().is_some_and(life::has_ended).then_some(place.lease)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether a process of this host still lives, for others on it to look up: no lease has to end before they know.
+//! Whether a process of this host still lives, for others on it to look up.
 
 use std::fs::{read_dir, read_link, read_to_string};
 
