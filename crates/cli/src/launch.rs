@@ -129,7 +129,7 @@ pub fn run(args: &Args) -> Result<()> {
     let meeting = Meeting::new(args)?;
     let folder = Folder::new(meeting.name(), &secret)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
-    let launched = format!("{}-{}", now.as_secs(), std::process::id());
+    let launched = format!("{}-{}", now.as_millis(), std::process::id());
     let launch = Launch { args, meeting: &meeting, secret, folder: &folder, launched };
     // Not among what the program prints: that may be read by another.
     eprintln!("{meeting}");
@@ -197,7 +197,7 @@ pub fn run(args: &Args) -> Result<()> {
         // Who was stopped and is still so when others are done has lost its slots to them.
         let done = processes.0.iter().any(|p| p.role == "worker" && p.done.is_some_and(|s| s.success()));
         let mut rest = processes.0.iter().filter(|p| p.role == "worker" && p.done.is_none()).peekable();
-        let stopped = done && rest.peek().is_some() && rest.all(|p| is_stopped(p.child.id()));
+        let stopped = done && rest.peek().is_some() && rest.all(|p| life::is_stopped(p.child.id()));
         stopped_since = stopped.then(|| stopped_since.unwrap_or_else(Instant::now));
         if stopped_since.is_some_and(|since| since.elapsed() > GRACE) {
             say("the run is done; a worker that was stopped is killed");
@@ -273,23 +273,16 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Whether a process is held by a signal and does nothing, where the system tells.
-fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state comes after the name, which may have anything in it but ends with the last bracket.
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
-}
-
 /// `thalweg status`, once or again every second.
 pub fn status(coordinator: Option<&str>, watch: bool) -> Result<()> {
     let config = onlooker(coordinator)?;
-    writeln!(std::io::stdout(), "{}", process::ask_status(&config)?)?;
+    writeln!(std::io::stdout(), "{}", process::ask_status(&config, None)?)?;
     if !watch {
         return Ok(());
     }
     loop {
         std::thread::sleep(Duration::from_secs(1));
-        match process::ask_status(&config) {
+        match process::ask_status(&config, Some(config.give_up)) {
             Ok(report) => writeln!(std::io::stdout(), "\n{report}")?,
             // As at the end of every run.
             Err(ClusterError::Unreachable { problem, .. }) => {
@@ -545,8 +538,11 @@ impl Folder {
     /// Removes what launchers of this user have left that were killed.
     fn sweep() {
         for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-            let launcher = std::fs::read_to_string(entry.path().join(LAUNCHER)).unwrap_or_default();
-            if entry.file_name().to_string_lossy().starts_with("thalweg-") && life::has_ended(&launcher) {
+            let file = entry.path().join(LAUNCHER);
+            // Others may have put anything there.
+            let is_ours = entry.file_name().to_string_lossy().starts_with("thalweg-")
+                && std::fs::symlink_metadata(&file).is_ok_and(|m| m.is_file() && m.len() < 4096);
+            if is_ours && std::fs::read_to_string(file).is_ok_and(|launcher| life::has_ended(&launcher)) {
                 let _ = std::fs::remove_dir_all(entry.path());
             }
         }

@@ -82,9 +82,9 @@ pub enum ClusterError {
         /// The address and what happened.
         problem: String,
     },
-    /// The coordinator is there no more, and nobody has started it again.
+    /// Nobody listens any more where the coordinator was, and nobody has started it again.
     #[error(
-        "the coordinator has ended ({problem}), and nobody has started it again for {}; go on from a checkpoint, or set \
+        "the coordinator is there no more, for {} ({problem}); resume from a checkpoint. Who starts it again sets \
          THALWEG_RESTART_MS to what that may take",
         seconds(*lasted)
     )]
@@ -162,8 +162,8 @@ pub enum ClusterError {
     },
     /// All servers are gone, and there is a checkpoint, but none of them comes back to go on from it.
     #[error(
-        "every server has ended, and none was started again for {}; resume from the checkpoint at clock {clock}, or set \
-         THALWEG_RESTART_MS to what that may take",
+        "every server is gone, and none has come for {}; resume from the checkpoint at clock {clock}. Who starts them \
+         again sets THALWEG_RESTART_MS to what that may take",
         seconds(*lasted)
     )]
     Deserted {

@@ -144,7 +144,7 @@ impl Work<'_> {
             Among::Others => {
                 if leaving.may_go() {
                     self.node.step(|worker, now| worker.session().would_leave(now));
-                    return self.waits.bear(&self.node.silence(), ALONE).is_ok();
+                    return self.waits.bear(&self.node.unheard(), ALONE).is_ok();
                 }
             }
             Among::Last => {
@@ -171,8 +171,8 @@ impl Work<'_> {
             }
             self.failures.iter().try_for_each(Failure::check)?;
             self.node.check_secret()?;
-            let silence = self.node.silence();
-            let wrong = self.node.lock().wrong(self.node.now(), silence);
+            let unheard = self.node.unheard();
+            let wrong = self.node.lock().wrong(self.node.now(), unheard);
             self.waits.look(&wrong)?;
             self.waits.look_who_holds(&wrong, began.elapsed());
             if self.is_asked() {

@@ -20,7 +20,7 @@ impl Cluster {
         std::thread::spawn(move || {
             let mut said = false;
             loop {
-                let shown = match ask_status(&config) {
+                let shown = match ask_status(&config, None) {
                     Ok(report) => shown(&report),
                     Err(e) => {
                         if !std::mem::replace(&mut said, true) {

@@ -20,7 +20,7 @@
 //! | `THALWEG_STATE` | the coordinator's file | none |
 //! | `THALWEG_CHECKPOINTS` | where checkpoints lie, such as `s3://bucket/path` | in the folder of the run |
 //! | `THALWEG_LEASE_MS` | how long silence is borne | 300 |
-//! | `THALWEG_RESTART_MS` | how long a process that has ended and that no other can replace may take to be started again, before the wait for it is an error | 500; under `launch`, which starts it again, 10000 |
+//! | `THALWEG_RESTART_MS` | how long a process that has ended and that no other can replace may take to be started again, before the wait for it is an error | 400; under `launch`, which starts it again, 10000 |
 //! | `THALWEG_GIVE_UP_MS` | the same for one of which nothing is known: it may be stopped, or the network cut | 10000 |
 //! | `THALWEG_SHARED_MEMORY` | `on` or `off`: values between processes of one host go through memory | `on` |
 //! | `THALWEG_METRICS` | where the coordinator serves metrics for Prometheus | nowhere |
@@ -208,7 +208,7 @@ impl Config {
             state: get("THALWEG_STATE").map(PathBuf::from),
             checkpoints: get("THALWEG_CHECKPOINTS"),
             timing,
-            restart: Duration::from_millis(number(&get, RESTART, 500)? as u64),
+            restart: Duration::from_millis(number(&get, RESTART, 400)? as u64),
             give_up: Duration::from_millis(number(&get, "THALWEG_GIVE_UP_MS", 10_000)? as u64),
             until_done: numbered.is_some(),
             shared_memory: match get("THALWEG_SHARED_MEMORY").as_deref() {

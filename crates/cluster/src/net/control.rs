@@ -58,6 +58,8 @@ pub enum Heard {
     FromMember { link: LinkId, from: Peer, message: Box<FromMember>, bytes: usize, outbox: ToMembers },
     /// The coordinator says something.
     ToMember { message: ToMember, bytes: usize },
+    /// The coordinator is there, and may be about to say something.
+    Reached,
     /// Somebody wants to know how things stand.
     Asked(oneshot::Sender<Option<Report>>),
     /// A connection has ended, or was never made.
@@ -181,6 +183,7 @@ async fn attend(
     inbox: &Inbox,
 ) -> Result<(), Failure> {
     let (mut client, _connection) = connect(address, security).await?;
+    inbox.send(Heard::Reached).await?;
     let answer = client.attend(ReceiverStream::new(said)).await.map_err(|e| hint(security, e))?;
     let mut told = answer.into_inner();
     while let Some(message) = told.message().await.map_err(|e| plainly(&e))? {

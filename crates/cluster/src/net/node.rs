@@ -30,7 +30,7 @@ use super::queue::{Frames, Queue};
 use super::reading::Reading;
 use super::sharing::{self, Ends};
 use super::stream::{LinkId, Security, Stream};
-use super::waits::Silence;
+use super::waits::Unheard;
 use crate::error::ClusterError;
 use crate::ids::Peer;
 use crate::message::{Message, Outgoing, Time};
@@ -88,7 +88,7 @@ struct Links {
     broken: Vec<(Peer, Instant)>,
     heard: Time,                          // when the coordinator last said anything
     problem: Option<String>,              // why the coordinator was last not reached
-    refused: bool,                        // since nobody listened there
+    refused: Option<Time>,                // since when nobody listens there
     unproved: Option<(String, Unproved)>, // where a secret was refused
     troubles: BTreeMap<Peer, Trouble>,    // with servers
 }
@@ -312,17 +312,19 @@ impl<M: Machine> Node<M> {
             Heard::ToMember { message, bytes } => {
                 count(bytes);
                 let mut links = self.links();
-                (links.heard, links.problem, links.refused) = (self.now(), None, false);
+                (links.heard, links.problem, links.refused) = (self.now(), None, None);
                 drop(links);
                 if !self.0.pulse.hear(&message) {
                     self.step(|machine, now| machine.handle(Peer::Coordinator, message.into(), now));
                 }
             }
+            Heard::Reached => self.links().refused = None,
             // Who asked may have gone.
             Heard::Asked(answer) => drop(answer.send(self.lock().status(self.now()))),
             Heard::Ended { link, why } => {
                 let mut links = self.links();
-                links.refused = matches!(why, Some(Unreached::Refused(_)));
+                let is_refused = matches!(why, Some(Unreached::Refused(_)));
+                links.refused = is_refused.then(|| links.refused.unwrap_or(self.now()));
                 match why {
                     Some(Unreached::Now(problem) | Unreached::Refused(problem)) => {
                         links.problem = Some(problem);
@@ -377,14 +379,15 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    /// For how long the coordinator has said nothing, and what is known of that.
-    pub(crate) fn silence(&self) -> Silence {
-        let links = self.links();
-        let lasts = self.now().saturating_sub(links.heard);
+    /// For how long the coordinator was not heard of, and what is known of that.
+    pub(crate) fn unheard(&self) -> Unheard {
+        let (links, now) = (self.links(), self.now());
+        let lasts = now.saturating_sub(links.heard);
         // Before it was heard of, it may not have begun.
-        let ended = links.refused && links.heard > Time::ZERO;
+        let refused = links.refused.filter(|_| links.heard > Time::ZERO);
+        let ended = refused.map(|since| now.saturating_sub(since));
         let problem = links.problem.clone().or_else(|| self.0.membership.problem());
-        Silence { lasts, problem, ended }
+        Unheard { lasts, problem, ended }
     }
 
     /// To whom not everything has left yet.

@@ -1,12 +1,12 @@
 //! Who is silent: servers that say nothing and that nobody can replace. Whoever could be replaced has lost its place by then.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::config::Config;
+use super::life::is_closed;
 use super::waits::TOLD;
 use crate::ids::{Peer, ServerId};
 use crate::message::Time;
@@ -92,15 +92,4 @@ impl Silent {
         }
         gone
     }
-}
-
-/// Whether nobody listens at an address any more, once that is known. Asked beside the state machine, which must not wait.
-fn is_closed(address: &str) -> Arc<AtomicBool> {
-    let (closed, address) = (Arc::<AtomicBool>::default(), address.to_owned());
-    let answer = closed.clone();
-    std::thread::spawn(move || {
-        let refused = |e: std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
-        answer.store(TcpStream::connect(&address).is_err_and(refused), Ordering::Relaxed);
-    });
-    closed
 }

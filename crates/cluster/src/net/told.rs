@@ -45,6 +45,11 @@ impl AllTold {
         self.members.insert(from, Told { who, waiting_for, clock, counts, behind, activity, at: now, since });
     }
 
+    /// Forgets one that has left.
+    pub fn forget(&mut self, peer: Peer) {
+        self.members.remove(&peer);
+    }
+
     pub fn get(&self, peer: Peer) -> Option<&Told> {
         self.members.get(&peer)
     }
@@ -256,5 +261,10 @@ mod tests {
         assert_eq!(missing(&told, S(21)), [lost]);
         told.retain(&one, S(2), S(5000));
         assert_eq!(missing(&told, S(5000)), [""; 0], "not for ever");
+        told.hear(&back, Peer::Worker(SessionId(4)), &heartbeat("backward", "", None), S(5000));
+        told.retain(&back, S(2), S(5000));
+        told.forget(Peer::Worker(SessionId(4)));
+        told.retain(&one, S(2), S(5010));
+        assert_eq!(missing(&told, S(5010)), [""; 0], "it has left, and that took long");
     }
 }

@@ -3,7 +3,7 @@
 //! A wait for others who compute is no trouble, however long; `thalweg status` tells of it, and so does a worker that has
 //! waited for some seconds. Trouble is a coordinator that says nothing, a server that is not reached, and servers that never
 //! came. A process that has ended and that no other can replace is waited for as long as starting it again may take
-//! (`THALWEG_RESTART_MS`), which is half a second where nobody does; one of which nothing is known, for `THALWEG_GIVE_UP_MS`.
+//! (`THALWEG_RESTART_MS`), which is 0.4 s where nobody does; one of which nothing is known, for `THALWEG_GIVE_UP_MS`.
 
 use std::time::Duration;
 
@@ -23,33 +23,44 @@ const LONG: Duration = Duration::from_secs(5);
 /// Shorter trouble is what every change of the view brings.
 const PASSING: Duration = Duration::from_millis(200);
 
-/// That the coordinator says nothing.
+/// That the coordinator is not heard of.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Silence {
+pub(crate) struct Unheard {
     /// For how long.
     pub lasts: Duration,
     /// Why.
     pub problem: Option<String>,
-    /// Nobody listens any more where it was heard of before.
+    /// For how long nobody listens any more where it was heard of before.
+    pub ended: Option<Duration>,
+}
+
+/// That every server is gone, and the run would go on from a checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Desertion {
+    /// The checkpoint's.
+    pub clock: Clock,
+    /// For how long.
+    pub lasts: Duration,
+    /// Nobody listens any more where they were.
     pub ended: bool,
 }
 
 /// What is wrong, as far as a process knows.
 #[derive(Debug, Default)]
 pub(crate) struct Wrong {
-    /// That the coordinator says nothing.
-    pub silence: Silence,
+    /// That the coordinator is not heard of.
+    pub unheard: Unheard,
     /// Servers that are not reached, with their names.
     pub troubles: Vec<(String, Trouble)>,
     /// Anything else that is waited for, and since when.
     pub lacks: Option<(String, Duration)>,
-    /// Every server is gone, and the run would go on from the checkpoint at this clock.
-    pub deserted: Option<Clock>,
+    /// That every server is gone.
+    pub deserted: Option<Desertion>,
     /// Who computes what is waited for, and is no trouble.
     pub held: Option<String>,
 }
 
-impl Silence {
+impl Unheard {
     /// Why, in words.
     fn reason(&self) -> String {
         self.problem.clone().unwrap_or_else(|| "it does not answer".into())
@@ -70,39 +81,40 @@ impl Waits {
     pub fn new(config: &Config) -> Self {
         let (give_up, restart) = (config.give_up, config.restart);
         // Who is elected next is for etcd to say, when the lease of the one before is over.
-        let succession = if config.etcd.is_some() { give_up } else { restart };
+        let succession = if config.etcd.is_some() { give_up.max(restart) } else { restart };
         Self { name: config.name.clone(), give_up, restart, succession, said: None, held: None }
     }
 
     /// An error when the coordinator is not to be waited for any longer, or not for so long.
-    pub fn bear(&self, silence: &Silence, at_most: Duration) -> Result<(), ClusterError> {
-        let limit = if silence.ended { self.succession } else { self.give_up };
-        if silence.lasts <= limit.min(at_most) {
-            return Ok(());
+    pub fn bear(&self, unheard: &Unheard, at_most: Duration) -> Result<(), ClusterError> {
+        let problem = || unheard.reason();
+        match unheard.ended {
+            Some(lasted) if lasted > self.succession.min(at_most) => {
+                Err(ClusterError::Ended { lasted, problem: problem() })
+            }
+            None if unheard.lasts > self.give_up.min(at_most) => {
+                Err(ClusterError::Unreachable { lasted: unheard.lasts, problem: problem() })
+            }
+            _ => Ok(()),
         }
-        let (lasted, problem) = (silence.lasts, silence.reason());
-        Err(match silence.ended {
-            true => ClusterError::Ended { lasted, problem },
-            false => ClusterError::Unreachable { lasted, problem },
-        })
     }
 
     /// Tells what has lasted for long, once; what has lasted for too long is an error.
     pub fn look(&mut self, wrong: &Wrong) -> Result<(), ClusterError> {
-        self.bear(&wrong.silence, Duration::MAX)?;
+        self.bear(&wrong.unheard, Duration::MAX)?;
         let lasting = |t: &Trouble| t.since.elapsed();
         if let Some((name, t)) = wrong.troubles.iter().find(|(_, t)| lasting(t) > self.give_up + LONGER) {
             let (name, address, problem) = (name.clone(), t.address.clone(), t.problem.clone());
             return Err(ClusterError::NotReached { name, address, lasted: lasting(t), problem });
         }
-        if let (Some(clock), Some((_, since))) = (wrong.deserted, &wrong.lacks)
-            && *since > self.restart
+        if let Some(Desertion { clock, lasts, ended }) = wrong.deserted
+            && lasts > if ended { self.restart } else { self.give_up }
         {
-            return Err(ClusterError::Deserted { clock, lasted: *since });
+            return Err(ClusterError::Deserted { clock, lasted: lasts });
         }
         let mut why = Vec::new();
-        if wrong.silence.lasts > TOLD {
-            why.push(format!("the coordinator: {}", wrong.silence.reason()));
+        if wrong.unheard.lasts > TOLD {
+            why.push(format!("the coordinator: {}", wrong.unheard.reason()));
         }
         let long = wrong.troubles.iter().filter(|(_, t)| lasting(t) > TOLD);
         why.extend(long.map(|(name, t)| format!("{name} at {}: {}", t.address, t.problem)));
@@ -155,4 +167,67 @@ pub(crate) fn told(
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    fn waits(variables: &[(&str, &str)]) -> Waits {
+        let common = [("THALWEG_ROLE", "worker"), ("THALWEG_COORDINATOR", "127.0.0.1:1")];
+        let all = [&common[..], variables].concat();
+        let get = |name: &str| all.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        Waits::new(&Config::from(get).unwrap())
+    }
+
+    fn unheard(lasts: u64, ended: Option<u64>) -> Unheard {
+        Unheard { lasts: MS(lasts), problem: None, ended: ended.map(MS) }
+    }
+
+    #[test]
+    fn a_coordinator_that_has_ended_is_not_waited_for_unless_somebody_starts_it_again() {
+        let bear = |waits: &Waits, unheard: &Unheard| match waits.bear(unheard, Duration::MAX) {
+            Ok(()) => "borne",
+            Err(ClusterError::Ended { .. }) => "ended",
+            Err(ClusterError::Unreachable { .. }) => "unreachable",
+            Err(e) => panic!("{e}"),
+        };
+        let alone = waits(&[]);
+        // A second has to be enough for all of it, of which a tenth is between two looks.
+        assert_eq!(bear(&alone, &unheard(300, Some(300))), "borne");
+        assert_eq!(bear(&alone, &unheard(450, Some(450))), "ended");
+        // It was silent for long before, but the time to start it again begins with its end.
+        assert_eq!(bear(&alone, &unheard(9000, Some(300))), "borne");
+        assert_eq!(bear(&alone, &unheard(9900, None)), "borne");
+        assert_eq!(bear(&alone, &unheard(10_100, None)), "unreachable");
+        let started_again = waits(&[("THALWEG_RESTART_MS", "60000")]);
+        assert_eq!(bear(&started_again, &unheard(59_000, Some(59_000))), "borne");
+        assert_eq!(bear(&started_again, &unheard(61_000, Some(61_000))), "ended");
+        let asked_to_go = alone.bear(&unheard(2100, None), MS(2000));
+        assert!(matches!(asked_to_go, Err(ClusterError::Unreachable { .. })));
+    }
+
+    /// Another one is elected when the lease of the one before has ended.
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn an_elected_coordinator_has_a_successor() {
+        let elected = waits(&[("THALWEG_ETCD", "http://127.0.0.1:1")]);
+        assert!(elected.bear(&unheard(9000, Some(9000)), Duration::MAX).is_ok());
+        assert!(elected.bear(&unheard(10_100, Some(10_100)), Duration::MAX).is_err());
+    }
+
+    #[test]
+    fn servers_that_are_gone_are_waited_for_if_they_live() {
+        let mut waits = waits(&[]);
+        let mut look = |lasts, ended| {
+            let deserted = Some(Desertion { clock: 7, lasts: MS(lasts), ended });
+            waits.look(&Wrong { deserted, ..Wrong::default() })
+        };
+        assert!(look(300, true).is_ok() && look(9900, false).is_ok());
+        for (lasts, ended) in [(450, true), (10_100, false)] {
+            assert!(matches!(look(lasts, ended), Err(ClusterError::Deserted { clock: 7, .. })));
+        }
+    }
 }

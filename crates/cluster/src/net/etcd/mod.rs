@@ -1,7 +1,7 @@
 //! The coordinator by election, through etcd.
 //!
-//! Two keys per cluster. `leader` holds the address of the coordinator and stands under its lease: when the process
-//! dies, etcd removes the key and another candidate puts its own. `view` holds what a coordinator must remember,
+//! Two keys per cluster. `leader` holds the address and the process of the coordinator and stands under its lease: when the
+//! process dies, etcd removes the key with the lease and another candidate puts its own. `view` holds what a coordinator must remember,
 //! and can be written only by whoever holds `leader`: every write compares the revision at which that key was
 //! created, so one that was deposed without noticing cannot write.
 //!
@@ -9,9 +9,8 @@
 //! counted from before the last keep-alive left. So every heartbeat that it answers was sent before its successor was
 //! chosen, and the server's lease, which counts from that heartbeat, has ended when the successor's patience has.
 //!
-//! The address stands in `leader` together with the process that listens there. Any process of the cluster on the same host
-//! sees when that one has ended, which no successor has to fear any more, and ends its lease. Where there is none, nobody
-//! knows before etcd does.
+//! Any process of the cluster on the same host sees when that one has ended, which no successor has to fear any more, and ends
+//! its lease. Where there is none, nobody knows before etcd does.
 //!
 //! Watches and keep-alives resume by themselves: each is a loop that begins anew after whatever went wrong.
 
@@ -66,6 +65,7 @@ struct Leader {
 }
 
 /// The leader's, as its key tells it: the address in a line, and the process in a second where the system tells it.
+#[derive(Clone)]
 struct Place {
     address: String,
     process: Option<String>,
@@ -81,6 +81,11 @@ impl Place {
         let text = String::from_utf8(entry.value).ok()?;
         let mut lines = text.lines().map(str::to_owned);
         Some(Self { address: lines.next()?, process: lines.next(), lease: entry.lease })
+    }
+
+    /// Whether its process is known to have ended.
+    fn is_left(&self) -> bool {
+        self.process.as_deref().is_some_and(life::has_ended) && life::is_own(&self.address)
     }
 }
 
@@ -155,14 +160,6 @@ impl Membership for Etcd {
     }
 }
 
-impl Leader {
-    /// The lease of one that is known to have ended.
-    fn left_behind(&self) -> Option<i64> {
-        let place = self.place.as_ref()?;
-        place.process.as_deref().is_some_and(life::has_ended).then_some(place.lease)
-    }
-}
-
 impl Known {
     fn lock(&self) -> MutexGuard<'_, Leader> {
         self.leader.lock().unwrap_or_else(PoisonError::into_inner)
@@ -210,9 +207,9 @@ fn watch(api: &Api, key: &str, known: &Weak<Known>) {
 /// Ends the lease of a leader that has ended.
 fn look_after(api: &Api, known: &Weak<Known>) {
     while let Some(known) = known.upgrade() {
-        let left = known.lock().left_behind();
-        if let Some(lease) = left {
-            let _ = api.revoke(lease);
+        let place = known.lock().place.clone();
+        if let Some(left) = place.filter(Place::is_left) {
+            let _ = api.revoke(left.lease);
         }
         drop(known);
         std::thread::sleep(AGAIN);

@@ -46,6 +46,10 @@ impl Machine for CoordinatorProcess {
             self.silent.hear(from, now);
         }
         let mut out = self.coordinator.handle(from, message, now);
+        // Whoever has left by its own word is not missed, however long it takes to store that.
+        if self.coordinator.view().member(from).is_none() {
+            self.told.forget(from);
+        }
         for (to, said) in out.iter_mut().filter(|(to, _)| *to == from) {
             if let ToMember::Grant { held, .. } = said {
                 *held = self.told.held(self.coordinator.view(), *to, now);

@@ -61,10 +61,14 @@ pub fn ending(config: &Config) -> Result<Arc<AtomicBool>, ClusterError> {
     Ok(end)
 }
 
-/// Asks a coordinator how things stand. One that is not there yet, or not known yet, is waited for, but not for long.
-pub fn ask_status(config: &Config) -> Result<Report, ClusterError> {
+/// Asks a coordinator how things stand. One that is not there yet, or not known yet, is waited for, but not for long; one that
+/// is silent for as long as the caller bears.
+pub fn ask_status(config: &Config, borne: Option<Duration>) -> Result<Report, ClusterError> {
     const AT_MOST: Duration = Duration::from_secs(2);
-    let (membership, end) = (config.membership(), Instant::now() + AT_MOST);
+    let (membership, began) = (config.membership(), Instant::now());
+    let borne = borne.map_or(AT_MOST, |borne| borne.max(AT_MOST));
+    // Where one is elected, there may be another in a moment.
+    let absent = if config.etcd.is_some() { borne } else { AT_MOST };
     loop {
         let answer = match membership.coordinator() {
             Some(address) => control::ask(&address, &config.security, AT_MOST),
@@ -76,8 +80,11 @@ pub fn ask_status(config: &Config) -> Result<Report, ClusterError> {
         match answer {
             Ok(report) => return Ok(report),
             Err(Unreached::Unproved { address, why }) => return Err(ClusterError::Secret { address, why }),
-            Err(Unreached::Now(problem) | Unreached::Refused(problem)) if Instant::now() >= end => {
-                return Err(ClusterError::Unreachable { lasted: AT_MOST, problem });
+            Err(Unreached::Refused(problem)) if began.elapsed() >= absent => {
+                return Err(ClusterError::Unreachable { lasted: began.elapsed(), problem });
+            }
+            Err(Unreached::Now(problem)) if began.elapsed() >= borne => {
+                return Err(ClusterError::Unreachable { lasted: began.elapsed(), problem });
             }
             Err(_) => std::thread::sleep(5 * LOOK),
         }

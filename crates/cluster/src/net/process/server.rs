@@ -12,7 +12,7 @@ use crate::message::{Activity, Counts, Message, Outgoing, Role, Time};
 use crate::net::config::Config;
 use crate::net::machine::{Machine, Trouble};
 use crate::net::node::Node;
-use crate::net::waits::{self, Silence, TOLD, Waits, Wrong};
+use crate::net::waits::{self, TOLD, Unheard, Waits, Wrong};
 use crate::rule::Registry;
 use crate::server::{Server, Source};
 use crate::state::Plan;
@@ -91,8 +91,8 @@ impl ServerProcess {
         others.into_iter().any(|(_, m)| m.confirmed && !m.leaving)
     }
 
-    fn wrong(&self, silence: Silence) -> Wrong {
-        Wrong { silence, troubles: self.troubles.clone(), ..Wrong::default() }
+    fn wrong(&self, unheard: Unheard) -> Wrong {
+        Wrong { unheard, troubles: self.troubles.clone(), ..Wrong::default() }
     }
 }
 
@@ -173,7 +173,7 @@ fn attend(
         std::thread::sleep(LOOK);
         node.failure().check()?;
         node.check_secret()?;
-        let silence = node.silence();
+        let unheard = node.unheard();
         let server = node.lock();
         if let Some(why) = server.server().unwelcome() {
             return Err(why.clone().into());
@@ -184,7 +184,7 @@ fn attend(
         if server.server().forgotten() {
             return Err(ClusterError::Forgotten);
         }
-        let wrong = server.wrong(silence);
+        let wrong = server.wrong(unheard);
         let view = server.server().view();
         let (working, divided) = (!view.workers.is_empty(), !view.shards.is_empty());
         drop(server);
@@ -210,7 +210,7 @@ fn drain(node: &Node<ServerProcess>, end: &AtomicBool, waits: &mut Waits) -> Res
     while node.wait(LOOK, |server| server.over().then_some(())).is_none() && !end.load(Ordering::Relaxed) {
         node.failure().check()?;
         node.check_secret()?;
-        waits.bear(&node.silence(), ALONE)?;
+        waits.bear(&node.unheard(), ALONE)?;
         let can = node.lock().can_hand_over();
         let why = match can {
             true => "another server to take over its shards",

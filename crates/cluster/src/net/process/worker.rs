@@ -2,18 +2,21 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::join;
 use crate::doing::Doing;
-use crate::ids::{Peer, ServerId, Slot};
+use crate::ids::{Epoch, Peer, ServerId, Slot};
 use crate::landing::{Landing, Places};
 use crate::message::{Counts, Message, Outgoing, Role, Time, ToMember};
 use crate::net::config::Config;
+use crate::net::life;
 use crate::net::machine::{Machine, Trouble};
-use crate::net::waits::{self, Silence, Wrong};
+use crate::net::waits::{self, Desertion, Unheard, Wrong};
 use crate::session::{Event, Request, Session};
 use crate::state::Parts;
+use crate::view::View;
 
 /// Who else could do what a worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,34 @@ pub(crate) enum Among {
     Last,
 }
 
+/// The servers of the last view that had any.
+#[derive(Default)]
+struct Servers {
+    epoch: Epoch,
+    addresses: Vec<String>,
+    at: Time,                     // when that was still the view
+    closed: Vec<Arc<AtomicBool>>, // whether nobody listens there, asked when they are all gone
+}
+
+impl Servers {
+    fn look(&mut self, view: &View, now: Time) {
+        if !view.servers.is_empty() {
+            self.at = now;
+            if self.epoch != view.epoch {
+                let addresses = view.servers.values().map(|member| member.address.clone()).collect();
+                *self = Self { epoch: view.epoch, addresses, at: now, closed: Vec::new() };
+            }
+        } else if view.restored.is_some() && self.closed.is_empty() {
+            self.closed = self.addresses.iter().map(|address| life::is_closed(address)).collect();
+        }
+    }
+
+    /// False as long as that is not known of each of them.
+    fn have_ended(&self) -> bool {
+        !self.closed.is_empty() && self.closed.iter().all(|closed| closed.load(Ordering::Relaxed))
+    }
+}
+
 /// A worker's session, and what has happened to it.
 pub struct WorkerProcess {
     session: Session,
@@ -34,6 +65,7 @@ pub struct WorkerProcess {
     events: VecDeque<Event>,
     troubles: Vec<(String, Trouble)>,
     joined: Option<Time>, // when it was let in
+    servers: Servers,
     held: Option<String>, // whom the round waits for, as the coordinator last said
     landing: Arc<Landing>,
     began: Instant,
@@ -54,6 +86,7 @@ impl WorkerProcess {
             events: VecDeque::new(),
             troubles: Vec::new(),
             joined: None,
+            servers: Servers::default(),
             held: None,
             landing: Arc::default(),
             began: Instant::now(),
@@ -121,11 +154,16 @@ impl WorkerProcess {
     }
 
     /// What it waits for that is wrong.
-    pub(crate) fn wrong(&self, now: Time, silence: Silence) -> Wrong {
+    pub(crate) fn wrong(&self, now: Time, unheard: Unheard) -> Wrong {
         let lacks = self.lacks().zip(self.joined.map(|at| now.saturating_sub(at)));
         let view = self.session.view();
         let deserted = view.restored.filter(|_| view.servers.is_empty());
-        Wrong { silence, troubles: self.troubles.clone(), lacks, deserted, held: self.held.clone() }
+        let deserted = deserted.map(|clock| Desertion {
+            clock,
+            lasts: now.saturating_sub(self.servers.at),
+            ended: self.servers.have_ended(),
+        });
+        Wrong { unheard, troubles: self.troubles.clone(), lacks, deserted, held: self.held.clone() }
     }
 
     /// Who has never come.
@@ -148,6 +186,7 @@ impl Machine for WorkerProcess {
         let (out, events) = self.session.handle(from, message, now);
         self.events.extend(events);
         self.joined = self.session.id().and(self.joined.or(Some(now)));
+        self.servers.look(self.session.view(), now);
         waits::told(out, &self.troubles, &self.lacks().unwrap_or_default(), &self.doing.activity())
     }
 
@@ -194,6 +233,7 @@ impl Machine for WorkerProcess {
 mod tests {
     use super::*;
     use crate::ids::{CallId, RunId, SessionId};
+    use crate::view::Member;
 
     const S: fn(u64) -> Time = Time::from_secs;
 
@@ -201,6 +241,41 @@ mod tests {
         let (nonce, you) = (worker.session().nonce(), Peer::Worker(SessionId(id)));
         let told = ToMember::Welcome { nonce, you, run: RunId::default() };
         worker.handle(Peer::Coordinator, told.into(), now);
+    }
+
+    /// One that is busy comes back when it can; one that has ended does not.
+    #[test]
+    fn servers_have_ended_when_nobody_listens_where_each_of_them_was() {
+        let listeners = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = |l: &std::net::TcpListener| l.local_addr().unwrap().to_string();
+        let member = |l| Member { address: address(l), ..Member::default() };
+        let all = View {
+            epoch: Epoch(3),
+            servers: [(ServerId(1), member(&listeners[0])), (ServerId(2), member(&listeners[1]))].into(),
+            ..View::default()
+        };
+        let gone = View { epoch: Epoch(4), restored: Some(7), ..View::default() };
+        let mut servers = Servers::default();
+        servers.look(&gone, S(1));
+        assert!(!servers.have_ended(), "none was known");
+        servers.look(&all, S(2));
+        let [busy, dead] = listeners;
+        drop(dead);
+        servers.look(&gone, S(3));
+        busy.accept().unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while !servers.closed[1].load(Ordering::Relaxed) {
+            assert!(Instant::now() < end, "nobody listens there");
+            std::thread::yield_now();
+        }
+        assert_eq!((servers.have_ended(), servers.at), (false, S(2)));
+        servers.look(&View { epoch: Epoch(5), ..all }, S(5));
+        drop(busy);
+        servers.look(&View { epoch: Epoch(6), ..gone }, S(6));
+        while !servers.have_ended() {
+            assert!(Instant::now() < end, "nobody listens anywhere");
+            std::thread::yield_now();
+        }
     }
 
     #[test]
@@ -212,7 +287,7 @@ mod tests {
         });
         let config = config.unwrap();
         let mut worker = WorkerProcess::new(&config, Vec::new());
-        let lacked = |worker: &WorkerProcess, now| Some(worker.wrong(now, Silence::default()).lacks?.1);
+        let lacked = |worker: &WorkerProcess, now| Some(worker.wrong(now, Unheard::default()).lacks?.1);
         assert_eq!(lacked(&worker, S(3)), None, "nobody has let it in");
         welcome(&mut worker, 1, S(5));
         assert_eq!(lacked(&worker, S(9)), Some(S(4)));
