@@ -117,7 +117,7 @@ pub fn run(args: &Args) -> Result<()> {
     args.codec.parse::<thalweg_cluster::codec::Codec>()?;
     if slots < args.workers {
         say(&format!(
-            "there are {slots} slots: of {} workers only as many have something to do",
+            "of {} workers only {slots} will have something to do: there are no more slots",
             args.workers
         ));
     }
@@ -219,6 +219,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     // The last worker to leave saves the run and says how to go on. Whoever asks twice does not want to wait for that.
     end.store(false, Ordering::Relaxed);
+    processes.wake();
     processes.ask("worker");
     let until = Instant::now() + SAVING;
     while processes.are_running("worker") && Instant::now() < until && !end.load(Ordering::Relaxed) {
@@ -237,7 +238,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// A line of its own, not behind that of a worker that shows how far it has come.
 fn say(what: &str) {
     progress::clear();
-    eprintln!("thalweg: {what}");
+    thalweg_cluster::say("thalweg", what);
 }
 
 /// The run was saved and everybody has been asked to end: what is left goes too.
@@ -472,16 +473,28 @@ impl Launch<'_> {
     }
 }
 
+impl Process {
+    fn signal(&self, signal: &str) {
+        if self.done.is_none() {
+            // Through the shell's own command: the standard library can only kill.
+            let mut kill = Command::new("kill");
+            let _ = kill.arg(signal).arg(self.child.id().to_string()).stderr(Stdio::null()).status();
+        }
+    }
+}
+
 /// All processes; none is left behind however this ends.
 struct Cluster(Vec<Process>, Duration); // and how long they may take to end
 
 impl Cluster {
     /// Asks processes to end.
     fn ask(&self, role: &str) {
-        for process in self.0.iter().filter(|p| p.role == role && p.done.is_none()) {
-            // SIGTERM, through the shell's own command: the standard library can only kill.
-            let _ = Command::new("kill").arg(process.child.id().to_string()).stderr(Stdio::null()).status();
-        }
+        self.0.iter().filter(|p| p.role == role).for_each(|process| process.signal("-TERM"));
+    }
+
+    /// Lets those go on that were stopped: who is to end needs them, and they have to hear of it.
+    fn wake(&self) {
+        self.0.iter().for_each(|process| process.signal("-CONT"));
     }
 
     fn are_running(&mut self, role: &str) -> bool {
@@ -496,6 +509,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        self.wake();
         // Workers first: then servers know that there is nobody to hand over to.
         for role in ["worker", "server", "coordinator"] {
             self.ask(role);

@@ -190,7 +190,7 @@ fn main() -> ExitCode {
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             let told = told(&e);
-            once(&told, || eprintln!("thalweg: {told}"));
+            once(&told, || thalweg::cluster::say("thalweg", &told));
             let is_interrupted = e.is::<launch::Interrupted>();
             if is_interrupted { ExitCode::from(train::STOPPED as u8) } else { ExitCode::FAILURE }
         }

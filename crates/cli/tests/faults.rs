@@ -107,6 +107,31 @@ fn a_primary_stopped_beyond_its_lease() {
     });
 }
 
+/// It does not let go of the books, and nobody waits for that.
+#[test]
+fn a_worker_that_kept_the_books_stopped_for_good() {
+    check("keeper", |run| {
+        run.signal("worker-0", "-STOP");
+    });
+}
+
+#[test]
+fn a_run_is_saved_when_it_is_interrupted_while_a_worker_is_stopped() {
+    for stopped in ["worker-0", "worker-1", "server-0", "coordinator"] {
+        let out = folder(&format!("interrupted-{stopped}"));
+        let mut run = Launched::with(&[], THALWEG.into(), &["--workers", "2"], &train_for(1_000_000, &out));
+        run.until_written(&out.join("metrics.jsonl"));
+        run.signal(stopped, "-STOP");
+        std::thread::sleep(Duration::from_millis(600));
+        assert!(Command::new("kill").args(["-INT", &run.child.id().to_string()]).status().unwrap().success());
+        let asked = Instant::now();
+        assert_eq!(ended(&mut run.child).code(), Some(130), "{stopped}: {}", run.errors.text());
+        println!("{stopped} stopped: ended {} ms after the signal", asked.elapsed().as_millis());
+        assert!(load_latest(out.join("checkpoints")).unwrap().is_some(), "{stopped}: {}", run.errors.text());
+        std::fs::remove_dir_all(out).unwrap();
+    }
+}
+
 #[test]
 fn a_worker_and_a_server_that_are_asked_to_go() {
     check("asked", |run| {

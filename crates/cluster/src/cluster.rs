@@ -20,6 +20,7 @@ use crate::net::process::{self, Departure, WorkerProcess};
 use crate::net::waits::Waits;
 use crate::packing::Encoders;
 use crate::rule::{Registry, UpdateRule};
+use crate::say::say;
 use crate::state::Wants;
 use crate::storage::Storage;
 use crate::sync::Sync;
@@ -57,7 +58,7 @@ fn end_process(config: &Config, ended: Result<Departure, ClusterError>) -> ! {
         Ok(Departure::Asked) if !config.until_done => std::process::exit(process::LEFT),
         Ok(_) => std::process::exit(0),
         Err(e) => {
-            eprintln!("{}: {e}", config.name);
+            say(&config.name, e);
             std::process::exit(1)
         }
     }

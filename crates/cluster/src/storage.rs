@@ -8,6 +8,7 @@ use thalweg_train::TrainError;
 
 use crate::error::in_full;
 use crate::ids::{Clock, ShardId};
+use crate::say::say;
 use crate::server::Source;
 use crate::state::Snapshot;
 
@@ -44,7 +45,10 @@ impl<T> Read<T> {
         }
         let found = read().map(Arc::new).unwrap_or_else(|e| {
             let why = in_full(&e);
-            eprintln!("the run goes on from clock {clock}, which this process does not see: is the folder shared? ({why})");
+            let sees = format!("the run goes on from clock {clock}, which this process does not see ({why})");
+            let hint = "is the folder shared? Or is that run over, and the coordinator still remembers it, by the file in \
+                        THALWEG_STATE or under THALWEG_CLUSTER in etcd?";
+            say("thalweg", format_args!("{sees}: {hint}"));
             std::process::exit(1)
         });
         *held = Some((clock, found.clone()));
@@ -67,7 +71,7 @@ impl Saver {
             for (shard, snapshot) in snapshots {
                 if let Err(problem) = save(shard, &snapshot) {
                     // Training goes on; the checkpoint stays without its manifest.
-                    eprintln!("{name}: cannot save {shard} at clock {}: {problem}", snapshot.clock);
+                    say(&name, format_args!("cannot save {shard} at clock {}: {problem}", snapshot.clock));
                 }
             }
         });

@@ -106,6 +106,15 @@ impl Launched {
         }
     }
 
+    /// Waits until there is something in a file.
+    pub fn until_written(&self, file: &Path) {
+        let end = Instant::now() + PATIENCE;
+        while std::fs::metadata(file).map_or(0, |found| found.len()) == 0 {
+            assert!(Instant::now() < end, "{} is not written: {}", file.display(), self.errors.text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Where the coordinator listens, as the launcher says first.
     pub fn address(&self) -> String {
         let end = Instant::now() + PATIENCE;

@@ -73,6 +73,8 @@ pub enum Unreached {
     Now(String),
     /// The same, and nobody listens there.
     Refused(String),
+    /// The same, and somebody listens there but says nothing, as strangers do.
+    Silent(String),
     /// The two sides do not know the same secret, and will not by waiting.
     Unproved { address: String, why: Unproved },
 }
@@ -82,9 +84,12 @@ impl Unreached {
         match Unproved::of(&**e) {
             Some(why) => Self::Unproved { address: address.to_owned(), why },
             None => {
-                let refused = e.downcast_ref().map(io::Error::kind) == Some(io::ErrorKind::ConnectionRefused);
                 let problem = format!("{address}: {}", in_full(&**e));
-                if refused { Self::Refused(problem) } else { Self::Now(problem) }
+                match e.downcast_ref().map(io::Error::kind) {
+                    Some(io::ErrorKind::ConnectionRefused) => Self::Refused(problem),
+                    Some(handshake::SAYS_NOTHING) => Self::Silent(problem),
+                    _ => Self::Now(problem),
+                }
             }
         }
     }

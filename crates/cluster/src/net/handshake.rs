@@ -189,8 +189,11 @@ fn silent(e: io::Error) -> io::Error {
 pub fn says_nothing() -> io::Error {
     let problem = "the peer says nothing; does it want a certificate (THALWEG_TLS_CERT) \
                    or no secret (THALWEG_SECRET), or is it another program?";
-    io::Error::new(io::ErrorKind::PermissionDenied, problem)
+    io::Error::new(SAYS_NOTHING, problem)
 }
+
+/// The kind of that error.
+pub(super) const SAYS_NOTHING: io::ErrorKind = io::ErrorKind::PermissionDenied;
 
 #[cfg(test)]
 mod tests {

@@ -19,6 +19,11 @@ pub trait Membership: Send + Sync {
     /// Where the coordinator listens now, as far as is known here.
     fn coordinator(&self) -> Option<String>;
 
+    /// Whether another one follows by itself when it has ended.
+    fn elects(&self) -> bool {
+        false
+    }
+
     /// Why that is not known.
     fn problem(&self) -> Option<String> {
         None

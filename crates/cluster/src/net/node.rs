@@ -39,6 +39,8 @@ use crate::wire::{Incoming, Lanes, Limits};
 /// Between two looks at the time.
 const TICK: Duration = Duration::from_millis(10);
 const CONNECT: Duration = Duration::from_millis(900);
+/// A look at the time that is later than this was not late: the process was stopped.
+const LATE: Duration = Duration::from_millis(500);
 /// After a connection broke, it is tried again after so long.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -72,6 +74,7 @@ struct Shared<M> {
     membership: Arc<dyn Membership>,
     security: Security,
     start: Instant,
+    awake: AtomicU64, // microseconds in which this process was not itself stopped
     closed: AtomicBool,
     failure: Failure,
     shares_memory: AtomicBool,
@@ -86,11 +89,11 @@ struct Shared<M> {
 struct Links {
     by_peer: BTreeMap<Peer, Link>,
     broken: Vec<(Peer, Instant)>,
-    heard: Time,                          // when the coordinator last said anything
-    problem: Option<String>,              // why the coordinator was last not reached
-    refused: Option<Time>,                // since when nobody listens there
+    heard: Option<Time>,     // when the coordinator last said anything, in time awake
+    problem: Option<String>, // why the coordinator was last not reached
+    refused: Option<Time>,   // since when nobody listens there, in time awake
     unproved: Option<(String, Unproved)>, // where a secret was refused
-    troubles: BTreeMap<Peer, Trouble>,    // with servers
+    troubles: BTreeMap<Peer, Trouble>, // with servers
 }
 
 struct Link {
@@ -138,6 +141,7 @@ impl<M: Machine> Node<M> {
             membership,
             security,
             start: Instant::now(),
+            awake: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             failure: Failure::default(),
             shares_memory: AtomicBool::new(false),
@@ -258,7 +262,7 @@ impl<M: Machine> Node<M> {
     pub fn check_secret(&self) -> Result<(), ClusterError> {
         let links = self.links();
         match &links.unproved {
-            Some((address, why)) if links.heard == Time::ZERO => {
+            Some((address, why)) if links.heard.is_none() => {
                 Err(ClusterError::Secret { address: address.clone(), why: *why })
             }
             _ => Ok(()),
@@ -312,7 +316,7 @@ impl<M: Machine> Node<M> {
             Heard::ToMember { message, bytes } => {
                 count(bytes);
                 let mut links = self.links();
-                (links.heard, links.problem, links.refused) = (self.now(), None, None);
+                (links.heard, links.problem, links.refused) = (Some(self.awake()), None, None);
                 drop(links);
                 if !self.0.pulse.hear(&message) {
                     self.step(|machine, now| machine.handle(Peer::Coordinator, message.into(), now));
@@ -324,11 +328,13 @@ impl<M: Machine> Node<M> {
             Heard::Ended { link, why } => {
                 let mut links = self.links();
                 let is_refused = matches!(why, Some(Unreached::Refused(_)));
-                links.refused = is_refused.then(|| links.refused.unwrap_or(self.now()));
+                links.refused = is_refused.then(|| links.refused.unwrap_or(self.awake()));
                 match why {
-                    Some(Unreached::Now(problem) | Unreached::Refused(problem)) => {
-                        links.problem = Some(problem);
-                    }
+                    // Who has spoken before is no stranger.
+                    Some(Unreached::Silent(_)) if links.heard.is_some() => links.problem = None,
+                    Some(
+                        Unreached::Now(problem) | Unreached::Refused(problem) | Unreached::Silent(problem),
+                    ) => links.problem = Some(problem),
                     Some(Unreached::Unproved { address, why }) => {
                         links.problem = Some(format!("{address}: {why}"));
                         links.unproved = Some((address, why));
@@ -342,8 +348,12 @@ impl<M: Machine> Node<M> {
     }
 
     fn keep_time(&self) {
+        let mut looked = Instant::now();
         while !self.is_closed() {
             std::thread::sleep(TICK);
+            let passed = looked.elapsed().min(LATE);
+            looked = Instant::now();
+            self.0.awake.fetch_add(passed.as_micros() as u64, Ordering::Relaxed);
             self.follow();
             let due: Vec<Peer> = {
                 let mut links = self.links();
@@ -379,14 +389,20 @@ impl<M: Machine> Node<M> {
         }
     }
 
+    /// Time on this process's clock in which it could have heard of others. What it has not heard of while it was stopped is nobody's
+    /// silence.
+    fn awake(&self) -> Time {
+        Duration::from_micros(self.0.awake.load(Ordering::Relaxed))
+    }
+
     /// For how long the coordinator was not heard of, and what is known of that.
     pub(crate) fn unheard(&self) -> Unheard {
-        let (links, now) = (self.links(), self.now());
-        let lasts = now.saturating_sub(links.heard);
+        let (links, now) = (self.links(), self.awake());
+        let lasts = now.saturating_sub(links.heard.unwrap_or(Time::ZERO));
         // Before it was heard of, it may not have begun.
-        let refused = links.refused.filter(|_| links.heard > Time::ZERO);
+        let refused = links.refused.filter(|_| links.heard.is_some() && !self.0.membership.elects());
         let ended = refused.map(|since| now.saturating_sub(since));
-        let problem = links.problem.clone().or_else(|| self.0.membership.problem());
+        let problem = self.0.membership.problem().or_else(|| links.problem.clone());
         Unheard { lasts, problem, ended }
     }
 

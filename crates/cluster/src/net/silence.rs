@@ -10,6 +10,7 @@ use super::life::is_closed;
 use super::waits::TOLD;
 use crate::ids::{Peer, ServerId};
 use crate::message::Time;
+use crate::say::say;
 use crate::view::View;
 
 /// What the coordinator knows of silence.
@@ -74,19 +75,18 @@ impl Silent {
             let silence = now.saturating_sub(*heard);
             let (name, limit) = (&member.name, self.give_up.as_secs_f32());
             if silence > self.bearable && self.told.insert(peer) {
-                eprintln!(
-                    "coordinator: waits for {name}, which is silent and has shards that nobody else has; for {limit} s at most"
-                );
+                let has = "which is silent and has shards that nobody else has";
+                say("coordinator", format_args!("waits for {name}, {has}; for {limit} s at most"));
             }
             let has_ended = silence > self.patience && !self.connected.contains(&peer) && {
                 let closed = self.closed.entry(peer).or_insert_with(|| is_closed(&member.address));
                 closed.load(Ordering::Relaxed)
             };
             if has_ended {
-                eprintln!("coordinator: {name} has ended; its shards are lost");
+                say("coordinator", format_args!("{name} has ended; its shards are lost"));
                 gone.push(*id);
             } else if silence > self.give_up {
-                eprintln!("coordinator: {name} was silent for {limit} s; its shards are lost");
+                say("coordinator", format_args!("{name} was silent for {limit} s; its shards are lost"));
                 gone.push(*id);
             }
         }

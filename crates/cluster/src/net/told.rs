@@ -55,17 +55,23 @@ impl AllTold {
     }
 
     /// Forgets whoever is no member any more. Who has been silent for longer than is borne is missed until one of its name
-    /// comes back.
-    pub fn retain(&mut self, view: &View, borne: Duration, now: Time) {
+    /// comes back; returns those that are missed from now on, with their silence, as far as anybody minds.
+    pub fn retain(&mut self, view: &View, borne: Duration, now: Time) -> Vec<(String, String)> {
+        let mut missed = Vec::new();
         let gone = self.members.extract_if(.., |peer, _| view.member(*peer).is_none());
         for (peer, told) in gone.filter(|(_, told)| now.saturating_sub(told.at) >= borne) {
             let role = if matches!(peer, Peer::Server(_)) { Role::Server } else { Role::Worker };
             self.missing.retain(|(r, before)| (*r, &before.who.name) != (role, &told.who.name));
+            // When the workers are done, servers go without a word.
+            if role == Role::Worker || !view.workers.is_empty() {
+                missed.push((told.who.name.clone(), seconds(now.saturating_sub(told.at))));
+            }
             self.missing.push((role, told));
         }
         self.missing.retain(|(role, told)| {
             now.saturating_sub(told.at) < MISSED && view.named(*role, &told.who.name).is_none()
         });
+        missed
     }
 
     /// Who has lost its place by saying nothing, and is not back.
@@ -244,7 +250,9 @@ mod tests {
         }
         // One has left, and one said nothing for too long.
         let one = view(&[(1, "worker-0")]);
-        told.retain(&one, S(2), S(10));
+        let told_of =
+            |missed: Vec<(String, String)>| missed.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(told_of(told.retain(&one, S(2), S(10))), ["worker-1"]);
         let missing =
             |told: &AllTold, now| told.missing(&one, now).map(|m| m.to_string()).collect::<Vec<_>>();
         let lost = "worker-1: not heard of for 9.0 s, and has lost its place";

@@ -12,6 +12,7 @@ use super::machine::Trouble;
 use crate::error::ClusterError;
 use crate::ids::Clock;
 use crate::message::{Activity, FromMember, Message, Outgoing};
+use crate::say::say;
 use crate::view::View;
 
 /// Trouble that has lasted for so long is told.
@@ -30,7 +31,7 @@ pub(crate) struct Unheard {
     pub lasts: Duration,
     /// Why.
     pub problem: Option<String>,
-    /// For how long nobody listens any more where it was heard of before.
+    /// For how long nobody listens any more where it was heard of before, and nobody else is elected.
     pub ended: Option<Duration>,
 }
 
@@ -72,7 +73,6 @@ pub(crate) struct Waits {
     name: String,
     give_up: Duration,
     restart: Duration,
-    succession: Duration, // how long a coordinator that has ended may take to be followed by one
     said: Option<String>,
     held: Option<String>, // the last of those that were said to be waited for
 }
@@ -80,16 +80,14 @@ pub(crate) struct Waits {
 impl Waits {
     pub fn new(config: &Config) -> Self {
         let (give_up, restart) = (config.give_up, config.restart);
-        // Who is elected next is for etcd to say, when the lease of the one before is over.
-        let succession = if config.etcd.is_some() { give_up.max(restart) } else { restart };
-        Self { name: config.name.clone(), give_up, restart, succession, said: None, held: None }
+        Self { name: config.name.clone(), give_up, restart, said: None, held: None }
     }
 
     /// An error when the coordinator is not to be waited for any longer, or not for so long.
     pub fn bear(&self, unheard: &Unheard, at_most: Duration) -> Result<(), ClusterError> {
         let problem = || unheard.reason();
         match unheard.ended {
-            Some(lasted) if lasted > self.succession.min(at_most) => {
+            Some(lasted) if lasted > self.restart.min(at_most) => {
                 Err(ClusterError::Ended { lasted, problem: problem() })
             }
             None if unheard.lasts > self.give_up.min(at_most) => {
@@ -128,15 +126,17 @@ impl Waits {
         let Some(held) = wrong.held.as_ref().filter(|_| waited > LONG) else { return };
         let who = held.split(',').next();
         if self.held.as_deref() != who {
-            eprintln!("{}: waits for an answer: {held}", self.name);
+            say(&self.name, format_args!("waits for an answer: {held}"));
             self.held = who.map(str::to_owned);
         }
     }
 
-    /// Tells whom this process waits for and why, unless that was the last it told.
+    /// Tells whom this process waits for and why, unless that was the last it told, and when it does so no more.
     pub fn say(&mut self, why: Option<String>) {
-        if let Some(why) = why.as_ref().filter(|why| self.said.as_ref() != Some(why)) {
-            eprintln!("{}: waits for {why}", self.name);
+        match &why {
+            Some(why) if self.said.as_ref() != Some(why) => say(&self.name, format_args!("waits for {why}")),
+            None if self.said.is_some() => say(&self.name, "goes on"),
+            _ => {}
         }
         self.said = why;
     }
@@ -207,15 +207,6 @@ mod tests {
         assert_eq!(bear(&started_again, &unheard(61_000, Some(61_000))), "ended");
         let asked_to_go = alone.bear(&unheard(2100, None), MS(2000));
         assert!(matches!(asked_to_go, Err(ClusterError::Unreachable { .. })));
-    }
-
-    /// Another one is elected when the lease of the one before has ended.
-    #[cfg(feature = "etcd")]
-    #[test]
-    fn an_elected_coordinator_has_a_successor() {
-        let elected = waits(&[("THALWEG_ETCD", "http://127.0.0.1:1")]);
-        assert!(elected.bear(&unheard(9000, Some(9000)), Duration::MAX).is_ok());
-        assert!(elected.bear(&unheard(10_100, Some(10_100)), Duration::MAX).is_err());
     }
 
     #[test]

@@ -107,6 +107,7 @@ impl<'a, M: Model> Solver<'a, M> {
             secured: 0,
             open: None,
             missed: Vec::new(),
+            locked: None,
         };
         let share = n_slots as f64 / cluster.quorum() as f64;
         let callbacks = self.callbacks;

@@ -13,9 +13,13 @@ use thalweg_train::{Callback, Checkpoints, Fitted, Keep, Place, Run, State, Trai
 use super::found::Found;
 use crate::error::ClusterError;
 use crate::ids::Clock;
+use crate::say::say;
 
 /// How long the end of a run waits for shards of the last checkpoint.
 const LAST_SHARDS: Duration = Duration::from_secs(10);
+/// Who has lost the first slot lets go of the books when it learns of that; one that was stopped does not, and is not waited
+/// for longer.
+const LETS_GO: Duration = Duration::from_secs(1);
 
 /// What a step came to, among the metrics of a run.
 pub(super) const LOSS: &str = "loss";
@@ -40,6 +44,8 @@ pub(crate) struct Books {
     pub open: Option<Open>,
     /// Losses of steps while another process still held the books.
     pub missed: Vec<(Clock, f64)>,
+    /// Since when that is so.
+    pub locked: Option<Instant>,
 }
 
 /// Open books.
@@ -119,6 +125,7 @@ impl Books {
     pub fn let_go(&mut self) {
         self.open = None;
         self.missed.clear();
+        self.locked = None;
     }
 
     /// The step of the newest checkpoint that was made whole here.
@@ -127,14 +134,19 @@ impl Books {
     }
 
     /// Opens the books at a clock; `None` while another process still holds them.
-    fn begin(&self, clock: Clock) -> Result<Option<Open>, TrainError> {
+    fn begin(&mut self, clock: Clock) -> Result<Option<Open>, TrainError> {
         let Some((folder, place)) = &self.folder else { return Ok(Some(self.blank(clock))) };
         let goes_on = self.goes_on(clock, folder, place)?;
         let created = if goes_on { None } else { Some(Run::create(folder, &self.config)?) };
         let keep = Keep { last: self.keep, ..Keep::default() };
-        let checkpoints = match Checkpoints::open_shared(place, keep, &self.holder) {
+        let opened = match self.locked.is_some_and(|since| since.elapsed() > LETS_GO) {
+            false => Checkpoints::open_shared(place, keep, &self.holder),
+            true => Checkpoints::take_over_shared(place, keep, &self.holder),
+        };
+        let checkpoints = match opened {
             // A peer that held them has not ended yet, or does not know that it has lost them; a stranger trains this run.
             Err(TrainError::Locked { holder, .. }) if holder.is_empty() || holder == self.holder => {
+                self.locked.get_or_insert_with(Instant::now);
                 return Ok(None);
             }
             opened => opened?,
@@ -239,7 +251,9 @@ impl Books {
         if let Some(step) = open.awaited.keys().next_back().copied().or(lacking) {
             // Whoever could not write its part has said why.
             let from = open.saved.map_or("its last checkpoint".into(), |saved| format!("step {saved}"));
-            eprintln!("the checkpoint of step {step} is not whole; `resume` would go on from {from}");
+            let lacks =
+                format_args!("the checkpoint of step {step} is not whole; `resume` would go on from {from}");
+            say("thalweg", lacks);
             open.checkpoints.iter_mut().try_for_each(Checkpoints::give_up)?;
         }
         if let Some(run) = &mut open.run {
@@ -340,6 +354,7 @@ mod tests {
             secured: 0,
             open: None,
             missed: Vec::new(),
+            locked: None,
         }
     }
 

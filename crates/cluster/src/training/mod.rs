@@ -217,6 +217,7 @@ where
             secured: 0,
             open: None,
             missed: Vec::new(),
+            locked: None,
         };
         let share = cluster.n_slots() as f32 / cluster.quorum() as f32;
         let mut learning = Learning {

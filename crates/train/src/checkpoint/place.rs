@@ -21,6 +21,11 @@ pub trait Files: Send + Sync {
     /// Keeps others from writing until it is dropped; they are told who `holder` is. A place that cannot do so says
     /// [`Hold::Open`]; then what may be of another process is never removed.
     fn hold(&self, holder: &str) -> Result<Hold, TrainError>;
+    /// The same, and from one of the same name who does not let go, be it that it was stopped: it has lost its place, and learns
+    /// of that when it wakes.
+    fn take_over(&self, holder: &str) -> Result<Hold, TrainError> {
+        self.hold(holder)
+    }
     /// How it is called in messages.
     fn path(&self) -> PathBuf;
 }
@@ -132,7 +137,51 @@ impl Files for Folder {
         }
     }
 
+    fn take_over(&self, holder: &str) -> Result<Hold, TrainError> {
+        match self.hold(holder) {
+            // What it has locked is not there any more for others.
+            Err(TrainError::Locked { holder: by, .. }) if by == holder => {
+                let path = self.0.join(".lock");
+                let new = self.0.join(format!(".lock-{}", std::process::id()));
+                let take = || {
+                    let mut lock = File::create(&new)?;
+                    lock.try_lock()?;
+                    lock.write_all(holder.as_bytes())?;
+                    fs::rename(&new, &path)?;
+                    Ok(Hold::Sole(lock))
+                };
+                take().map_err(TrainError::io("lock", &path))
+            }
+            held => held,
+        }
+    }
+
     fn path(&self) -> PathBuf {
         self.0.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_is_taken_over_from_a_peer_that_does_not_let_go_and_from_nobody_else() {
+        let path = std::env::temp_dir().join(format!("thalweg-hold-{}", std::process::id()));
+        let folder = Folder(path.clone());
+        let is_locked = |hold: Result<Hold, TrainError>, by: &str| match hold {
+            Err(TrainError::Locked { holder, .. }) => holder == by,
+            _ => false,
+        };
+        let stopped = folder.hold("ours").unwrap();
+        assert!(is_locked(folder.take_over("others"), "ours"));
+        let successor = folder.take_over("ours").unwrap();
+        assert!(is_locked(folder.hold("others"), "ours"));
+        // It wakes, and lets go of what is not there any more.
+        drop(stopped);
+        assert!(is_locked(folder.hold("others"), "ours"));
+        drop(successor);
+        assert!(folder.hold("others").is_ok());
+        fs::remove_dir_all(path).unwrap();
     }
 }

@@ -125,18 +125,28 @@ struct Store {
 impl Checkpoints {
     /// Opens or makes a place for checkpoints, and removes what a killed process left unfinished.
     pub fn open(place: impl Into<Place>, keep: Keep) -> Result<Self, TrainError> {
-        Self::open_as(place.into(), keep, &format!("process {}", std::process::id()), false)
+        let place = place.into();
+        let hold = place.files().hold(&format!("process {}", std::process::id()))?;
+        Self::open_as(place, keep, hold, false)
     }
 
     /// The same, for checkpoints whose shards other processes write: those of steps that are not complete yet are left
     /// alone, and so are all that are complete until [`Checkpoints::keep_from`] tells otherwise. `holder` is who these processes
     /// are together, so that each can tell a peer that holds the place from a stranger.
     pub fn open_shared(place: impl Into<Place>, keep: Keep, holder: &str) -> Result<Self, TrainError> {
-        Self::open_as(place.into(), keep, holder, true)
+        let place = place.into();
+        let hold = place.files().hold(holder)?;
+        Self::open_as(place, keep, hold, true)
     }
 
-    fn open_as(place: Place, keep: Keep, holder: &str, shared: bool) -> Result<Self, TrainError> {
-        let hold = place.files().hold(holder)?;
+    /// The same, and from a peer that does not let go.
+    pub fn take_over_shared(place: impl Into<Place>, keep: Keep, holder: &str) -> Result<Self, TrainError> {
+        let place = place.into();
+        let hold = place.files().take_over(holder)?;
+        Self::open_as(place, keep, hold, true)
+    }
+
+    fn open_as(place: Place, keep: Keep, hold: Hold, shared: bool) -> Result<Self, TrainError> {
         let found = steps(place.files())?;
         let newest = found.iter().find_map(|s| Manifest::read(place.files(), *s).ok());
         let mut parts = newest.map(|m| m.parts).unwrap_or_default();
@@ -288,7 +298,7 @@ impl Store {
     fn retire(&self, newest: u64) -> Result<(), TrainError> {
         let all: Vec<(u64, Option<Manifest>)> = steps(self.files())?
             .into_iter()
-            .filter(|s| *s <= newest || matches!(self.hold, Hold::Sole(_)))
+            .filter(|s| *s <= newest || matches!(self.hold, Hold::Sole(_)) && !self.shared)
             .map(|s| (s, Manifest::read(self.files(), s).ok()))
             .collect();
         let usable = || all.iter().filter_map(|(s, m)| Some((*s, m.as_ref()?))).filter(|(s, _)| *s <= newest);

@@ -42,7 +42,11 @@ pub struct Etcd {
     api: Arc<Api>,
     keys: Keys,
     known: Arc<Known>,
+    left: Left,
 }
+
+/// The lease of a leadership that was given up while etcd did not answer.
+type Left = Arc<Mutex<Option<i64>>>;
 
 #[derive(Clone)]
 struct Keys {
@@ -99,7 +103,7 @@ impl Etcd {
         std::thread::spawn(move || watch(&watching, &key, &told));
         let (revoking, looked_at) = (api.clone(), Arc::downgrade(&known));
         std::thread::spawn(move || look_after(&revoking, &looked_at));
-        Self { api, keys, known }
+        Self { api, keys, known, left: Left::default() }
     }
 
     /// Removes everything that a cluster has left in etcd.
@@ -109,8 +113,14 @@ impl Etcd {
 
     /// Puts the key of the leader if nobody holds it.
     fn take_the_lead(&self, address: &str) -> Result<Option<Leadership>, ClusterError> {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lease) = *left {
+            // One that has ended meanwhile is as good.
+            let _ = self.api.revoke(lease);
+        }
         let asked = Instant::now();
         let lease = self.api.grant(TTL)?;
+        *left = None;
         let none = [Only::Created(&self.keys.leader, 0)];
         let put = self.api.put_if(&none, &self.keys.leader, Place::text(address).as_bytes(), Some(lease));
         let Ok(Some(revision)) = put else {
@@ -122,7 +132,8 @@ impl Etcd {
         let (api, kept) = (self.api.clone(), Arc::downgrade(&right));
         std::thread::spawn(move || keep_alive(&api, lease, &kept));
         let (api, keys) = (self.api.clone(), self.keys.clone());
-        Ok(Some(Leadership { api, keys, lease, revision, written: 0, right }))
+        let left = self.left.clone();
+        Ok(Some(Leadership { api, keys, lease, revision, written: 0, right, left }))
     }
 }
 
@@ -151,6 +162,10 @@ impl Membership for Etcd {
 
     fn coordinator(&self) -> Option<String> {
         self.known.lock().place.as_ref().map(|place| place.address.clone())
+    }
+
+    fn elects(&self) -> bool {
+        true
     }
 
     fn problem(&self) -> Option<String> {
@@ -246,6 +261,7 @@ struct Leadership {
     revision: i64, // at which its key was created: what every write is compared with
     written: i64,  // at which the view was last written
     right: Arc<Right>,
+    left: Left,
 }
 
 impl Leadership {
@@ -290,7 +306,9 @@ impl Memory for Leadership {
 
     fn resign(&mut self) {
         *self.right() = None;
-        let _ = self.api.revoke(self.lease);
+        if self.api.revoke(self.lease).is_err() {
+            *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.lease);
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::net::node::Node;
 use crate::net::silence::Silent;
 use crate::net::told::{AllTold, Told};
 use crate::report::{Report, Standing, holds};
+use crate::say::say;
 
 /// How long a coordinator that nobody ends waits for the last servers to go.
 const LAST: Duration = Duration::from_secs(5);
@@ -67,7 +68,9 @@ impl Machine for CoordinatorProcess {
             return Vec::new();
         }
         let mut out = self.coordinator.tick(now);
-        self.told.retain(self.coordinator.view(), self.patience, now);
+        for (name, silence) in self.told.retain(self.coordinator.view(), self.patience, now) {
+            say("coordinator", format_args!("{name} was not heard of for {silence} and has lost its place"));
+        }
         for server in self.silent.look(self.coordinator.view(), now) {
             out.extend(self.coordinator.gone(Peer::Server(server), now));
         }
@@ -131,7 +134,10 @@ impl CoordinatorProcess {
         }
         let problem = self.memory.store(durable).err().map(|e| e.to_string());
         if problem.is_some() && problem != self.problem {
-            eprintln!("coordinator: cannot store the view: {}", problem.as_deref().unwrap_or_default());
+            say(
+                "coordinator",
+                format_args!("cannot store the view: {}", problem.as_deref().unwrap_or_default()),
+            );
         }
         self.problem = problem;
         if self.problem.is_some() {
@@ -139,7 +145,8 @@ impl CoordinatorProcess {
         }
         let before = self.stored.as_ref().is_some_and(|stored| !stored.view.shards.is_empty());
         if let (true, [], Some(clock)) = (before, &durable.view.shards[..], durable.view.restored) {
-            eprintln!("coordinator: shards were lost; the run goes back to the checkpoint at clock {clock}");
+            let back = format_args!("shards were lost; the run goes back to the checkpoint at clock {clock}");
+            say("coordinator", back);
         }
         self.stored = Some(durable.clone());
         out
@@ -209,12 +216,12 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
         let (listener, address) = bind(config, &config.coordinator)?;
         let Some(memory) = membership.campaign(&address, &end)? else { return Ok(()) };
         if config.etcd.is_some() {
-            eprintln!("{}: the coordinator now, at {address}", config.name);
+            say(&config.name, format_args!("the coordinator now, at {address}"));
         }
         let process = match CoordinatorProcess::new(config, memory) {
             // Gone again between the election and the first look; so is the place, then.
             Err(e @ ClusterError::Etcd { .. }) => {
-                eprintln!("{}: {e}", config.name);
+                say(&config.name, e);
                 continue;
             }
             made => made?,
@@ -226,7 +233,7 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
             // Who led before on this host may still have the port; a cluster does not end for that.
             match served {
                 Err(e @ ClusterError::Listen { .. }) if config.etcd.is_some() => {
-                    eprintln!("{}: no metrics: {e}", config.name);
+                    say(&config.name, format_args!("no metrics: {e}"));
                 }
                 served => served?,
             }
@@ -237,7 +244,8 @@ pub fn coordinate(config: &Config) -> Result<(), ClusterError> {
         if !deposed {
             return Ok(());
         }
-        eprintln!("{}: not the coordinator any more", config.name);
+        let why = membership.problem().map_or_else(String::new, |why| format!(": {why}"));
+        say(&config.name, format_args!("not the coordinator any more{why}"));
     }
 }
 

@@ -83,7 +83,7 @@ pub fn ask_status(config: &Config, borne: Option<Duration>) -> Result<Report, Cl
             Err(Unreached::Refused(problem)) if began.elapsed() >= absent => {
                 return Err(ClusterError::Unreachable { lasted: began.elapsed(), problem });
             }
-            Err(Unreached::Now(problem)) if began.elapsed() >= borne => {
+            Err(Unreached::Now(problem) | Unreached::Silent(problem)) if began.elapsed() >= borne => {
                 return Err(ClusterError::Unreachable { lasted: began.elapsed(), problem });
             }
             Err(_) => std::thread::sleep(5 * LOOK),
