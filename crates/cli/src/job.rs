@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg::cluster::net::config::Config;
 use thalweg::cluster::programs::{LearnedValues, Model, Solver};
-use thalweg::cluster::{Cluster, ClusterError, OnCluster, Pulled};
+use thalweg::cluster::{Cluster, ClusterError, OnCluster, Pulled, Sync, say};
 use thalweg::data::{Batches, Dataset};
 use thalweg::train::{Ended, Fitted, Run, Span, TrainError, Trainer, load_latest, weights_hash};
 use thalweg::{Module, Rng, Rule, Tensor, Tree, load_weights, set_weights};
@@ -41,6 +41,9 @@ pub struct Settings {
     pub samples: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<usize>,
+    /// The consistency, where it is not BSP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
 }
@@ -127,7 +130,8 @@ impl Job {
     /// What the folder of the run will say of it. The slots decide its bits, also when one process goes on with it.
     fn recorded(&self, cluster: &Cluster) -> Settings {
         let slots = Some(cluster.n_slots()).filter(|n| *n > 1);
-        Settings { slots: self.settings.slots.or(slots), ..self.settings.clone() }
+        let sync = Some(cluster.sync()).filter(|sync| *sync != Sync::Bsp).map(|sync| sync.to_string());
+        Settings { slots: self.settings.slots.or(slots), sync, ..self.settings.clone() }
     }
 
     /// What `thalweg predict` was given.
@@ -239,11 +243,23 @@ impl Job {
                 "the cluster has {there} slots, not {slots}: say `launch --slots {slots}`"
             );
             if there != slots && cluster.is_first() {
-                eprintln!(
-                    "thalweg: the run was begun with {slots} slots and goes on with {there}, so its last bits will be others; \
-                     `launch --slots {slots}` keeps them"
+                say(
+                    "thalweg",
+                    format_args!(
+                        "the run was begun with {slots} slots and goes on with {there}, so its last bits will be others; \
+                         `launch --slots {slots}` keeps them"
+                    ),
                 );
             }
+        }
+        let (was, is) = (self.settings.sync.as_deref().unwrap_or("bsp"), cluster.sync().to_string());
+        if was != is && matches!(self.task, Task::Train { resume: true }) && cluster.is_first() {
+            say(
+                "thalweg",
+                format_args!(
+                    "the run was begun with --sync {was} and goes on with {is}; `launch --sync {was}` keeps it"
+                ),
+            );
         }
         if !self.json && cluster.is_first() {
             // A reader that goes away is no reason not to train.

@@ -35,7 +35,12 @@ const RESTARTED_MS: &str = "10000";
 /// A process that ended by itself is started again so often.
 const RESTARTS: u32 = 20;
 
+const ENDS: &str = "\
+Ends with 0 when the run is done, 1 when it has failed, 130 when it was interrupted; what was saved then goes on with `thalweg resume`.
+THALWEG_SECRET, if set, is the secret by which others may join; docs/launching.md has all variables.";
+
 #[derive(clap::Args)]
+#[command(after_help = ENDS)]
 pub struct Args {
     /// Processes that compute.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]

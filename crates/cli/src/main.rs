@@ -139,7 +139,7 @@ enum Command {
     /// Make certificates for the hosts of a cluster, and the authority that they believe.
     #[cfg(feature = "tls")]
     Certificates(certificates::Args),
-    /// Keep the membership of a cluster; everything is said by environment variables.
+    /// Keep the membership of a cluster, at the address in THALWEG_COORDINATOR; docs/launching.md has all variables.
     Coordinate,
 }
 

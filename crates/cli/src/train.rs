@@ -110,10 +110,16 @@ pub fn run(args: &Args) -> Result<()> {
         seed: args.seed,
         samples: args.samples.map(|n| n as usize),
         slots: args.slots.map(|n| n as usize),
+        sync: None,
         data: args.data.as_ref().map(absolute).transpose()?,
     };
     let out = args.out.clone().map_or_else(|| folder(args.recipe.name), Ok)?;
-    start(args.recipe, settings, out, false, &args.how)
+    let started = start(args.recipe, settings, out.clone(), false, &args.how);
+    if started.is_err() && args.out.is_none() {
+        // Only what nothing was written to goes.
+        let _ = std::fs::remove_dir(&out).and_then(|()| std::fs::remove_dir(RUNS));
+    }
+    started
 }
 
 pub fn resume(run: &Path, how: &How) -> Result<()> {
@@ -198,16 +204,26 @@ fn is_alone() -> Result<bool> {
     Ok(Config::from_env()?.part == Part::Alone)
 }
 
-/// Where the run goes: the first folder under `runs` that holds no run yet. All processes of a cluster must come to the
-/// same one, so there the launcher has said by what it differs from others.
+/// Where runs go that are not told where.
+const RUNS: &str = "runs";
+
+/// Where the run goes: the first folder under `runs` that is not there yet, and is then, so that another that begins at the
+/// same time finds another. All processes of a cluster must come to the same one, so there the launcher has said by what it
+/// differs from others.
 fn folder(name: &str) -> Result<PathBuf> {
-    let runs = Path::new("runs");
+    let runs = Path::new(RUNS);
     if !is_alone()? {
         let launched =
             std::env::var(LAUNCHED).context("say --out FOLDER, which all processes of the cluster see")?;
         return Ok(runs.join(format!("{name}-{launched}")));
     }
     let numbered = (2..).map(|i| runs.join(format!("{name}-{i}")));
-    let mut candidates = std::iter::once(runs.join(name)).chain(numbered);
-    Ok(candidates.find(|p| !p.exists()).expect("there are numbers enough"))
+    std::fs::create_dir_all(runs).with_context(|| format!("create {RUNS}"))?;
+    for path in std::iter::once(runs.join(name)).chain(numbered) {
+        match std::fs::create_dir(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| path.clone()).with_context(|| format!("create {}", path.display())),
+        }
+    }
+    unreachable!("there are numbers enough")
 }

@@ -97,6 +97,41 @@ fn a_run_that_is_being_trained_is_not_resumed() {
 }
 
 #[test]
+fn two_that_are_trained_at_once_are_two_runs_and_one_that_fails_leaves_no_folder() {
+    let folder = Folder::new("alone");
+    let one = || folder.run("train logistic --steps 20 --json");
+    let both = std::thread::scope(|scope| [(); 4].map(|()| scope.spawn(one)).map(|t| t.join().unwrap()));
+    both.iter().for_each(|output| drop(out(output)));
+    let runs = |folder: &Folder| {
+        let found = std::fs::read_dir(folder.0.join("runs")).into_iter().flatten();
+        let mut names: Vec<_> = found.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(runs(&folder), ["logistic", "logistic-2", "logistic-3", "logistic-4"]);
+    let empty = Folder::new("empty");
+    error(&empty.run("train char-gpt --data ."));
+    assert_eq!(runs(&empty), [""; 0]);
+    assert!(!empty.0.join("runs").exists());
+}
+
+/// As with slots: what is computed then is something else.
+#[test]
+fn a_run_that_goes_on_with_another_consistency_is_told_so() {
+    let folder = Folder::new("sync");
+    out(&folder.launch("--workers 2 --sync ssp:3", "train logistic --steps 200 --out a"));
+    unfinish(&folder.0.join("a"), true);
+    let said = folder.launch("--workers 2", "resume a");
+    out(&said);
+    let told = String::from_utf8(said.stderr).unwrap();
+    assert_eq!(times(&told, "was begun with --sync ssp:3 and goes on with bsp"), 1, "{told}");
+    unfinish(&folder.0.join("a"), true);
+    let kept = folder.launch("--workers 2 --sync ssp:3", "resume a");
+    out(&kept);
+    assert!(!String::from_utf8(kept.stderr).unwrap().contains("was begun with"));
+}
+
+#[test]
 fn two_that_are_launched_at_once_are_two_runs_and_print_nothing_but_their_results() {
     let folder = Folder::new("two");
     let args = "train logistic --steps 20 --json";
@@ -216,7 +251,7 @@ fn launch_refuses_what_cannot_work_and_says_what_would() {
         ("launch --sync sometimes -- true", "sometimes"),
         ("launch -- true", "server-0 ended before the run did; is `true` a program that runs on a cluster?"),
         ("launch -- /nothing/here", "cannot start \"/nothing/here\" as server-0"),
-        ("launch -- false", "server-0 ended with exit status: 1"),
+        ("launch -- false", "-0 ended with exit status: 1"),
         ("status", "which cluster? Give the address that its coordinator printed"),
         ("status nowhere", "\"nowhere\" is no address of a coordinator; give host:port"),
         ("dashboard --cluster nowhere", "\"nowhere\" is no address of a coordinator; give host:port"),
@@ -229,7 +264,7 @@ fn launch_refuses_what_cannot_work_and_says_what_would() {
 #[test]
 fn launch_tells_who_has_nothing_to_do_who_was_killed_and_who_has_left() {
     let mut run = Launched::new(&["--workers", "3", "--slots", "2", "--no-restart"], &["60", "10"]);
-    run.errors.until("thalweg: there are 2 slots: of 3 workers only as many have something to do");
+    run.errors.until("thalweg: of 3 workers only 2 will have something to do: there are no more slots");
     run.until(step(1, 3));
     run.signal("worker-2", "-KILL");
     run.errors.until("thalweg: worker-2 was killed (signal: 9 (SIGKILL)); the others go on without it");

@@ -14,6 +14,12 @@ const ENOUGH: Duration = Duration::from_secs(60);
 
 const LONG: [&str; 2] = ["100000", "10"];
 
+/// How far the first worker is, as `thalweg status` says.
+fn clock(status: &str) -> u64 {
+    let line = status.lines().find(|l| l.starts_with("worker-0: ")).unwrap_or_default();
+    line.split("clock ").nth(1).map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
 /// A coordinator, a server and a worker that has made some steps.
 fn running(variables: &[(&str, &str)]) -> (ByHand, [support::Errors; 3]) {
     let mut processes = ByHand::new(&[&[GIVE_UP], variables].concat());
@@ -35,7 +41,7 @@ fn the_only_server_dies_and_its_shards_are_lost_not_waited_for() {
     println!("dead server: an error after {} ms", killed.elapsed().as_millis());
     // Not after the silence that is borne where nothing is known.
     assert!(killed.elapsed() < ENOUGH);
-    worker.until("every server that held it is gone; resume from a checkpoint");
+    worker.until("every server that held it is gone; resume from a checkpoint, or begin again");
 }
 
 /// Nobody starts it again, as the default is where no launcher does.
@@ -70,6 +76,23 @@ fn the_coordinator_is_stopped_for_good_and_server_and_worker_give_up() {
     assert!(stopped.elapsed() < ENOUGH);
 }
 
+/// What it has not heard of meanwhile is nobody's silence.
+#[test]
+fn a_worker_that_was_stopped_for_longer_than_others_are_waited_for_goes_on_when_it_wakes() {
+    let (mut processes, [_, _, worker]) = running(&[]);
+    let pid = processes.pid("worker-0").to_string();
+    let signal =
+        |signal: &str| assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    signal("-STOP");
+    std::thread::sleep(Duration::from_millis(3500));
+    signal("-CONT");
+    let then = clock(&processes.until("worker-0: slots 0, clock "));
+    let began = Instant::now();
+    while clock(&processes.status()) < then + 2 {
+        assert!(began.elapsed() < ENOUGH, "the run does not go on: {}", worker.text());
+    }
+}
+
 #[test]
 fn a_coordinator_that_somebody_starts_again_is_waited_for() {
     let state = std::env::temp_dir().join(format!("thalweg-waits-state-{}", std::process::id()));
@@ -83,10 +106,6 @@ fn a_coordinator_that_somebody_starts_again_is_waited_for() {
     // Much longer than the silence that is borne.
     std::thread::sleep(Duration::from_millis(2500));
     processes.start("coordinator-1", &["coordinate"], &[]);
-    let clock = |status: &str| -> u64 {
-        let line = status.lines().find(|l| l.starts_with("worker-0: ")).unwrap_or_default();
-        line.split("clock ").nth(1).map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
-    };
     let then = clock(&processes.until("worker-0: slots 0, clock "));
     let began = Instant::now();
     while clock(&processes.status()) < then + 2 {

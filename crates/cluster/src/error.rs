@@ -84,7 +84,7 @@ pub enum ClusterError {
     },
     /// Nobody listens any more where the coordinator was, and nobody has started it again.
     #[error(
-        "the coordinator is there no more, for {} ({problem}); resume from a checkpoint. Who starts it again sets \
+        "the coordinator is there no more, for {} ({problem}); resume from the last checkpoint. Who starts it again sets \
          THALWEG_RESTART_MS to what that may take",
         seconds(*lasted)
     )]
@@ -155,7 +155,10 @@ pub enum ClusterError {
     )]
     Forgotten,
     /// All copies of a shard are gone.
-    #[error("{shard}: every server that held it is gone; resume from a checkpoint")]
+    #[error(
+        "{shard}: every server that held it is gone; resume from a checkpoint, or begin again where there is none. Two servers \
+         have copies of each other's shards"
+    )]
     Lost {
         /// The shard.
         shard: ShardId,

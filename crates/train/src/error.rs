@@ -61,11 +61,11 @@ pub enum TrainError {
         reason: String,
     },
     /// Checkpoints that somebody else is writing.
-    #[error("{} is being written by {holder}; wait for its end, or stop it", path.display())]
+    #[error("{} is being written by {}; wait for its end, or stop it", path.display(), named(holder))]
     Locked {
         /// The folder of the checkpoints.
         path: PathBuf,
-        /// Who holds it.
+        /// Who holds it; empty when it has not said yet.
         holder: String,
     },
     /// Checkpoints of which none can be loaded.
@@ -168,3 +168,7 @@ macro_rules! boxed {
 }
 
 boxed!(Nn(NnError), Data(DataError), Step(RunError), Op(OpError));
+
+fn named(holder: &str) -> &str {
+    if holder.is_empty() { "another process" } else { holder }
+}
