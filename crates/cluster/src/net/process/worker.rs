@@ -34,19 +34,20 @@ pub(crate) enum Among {
 struct Servers {
     epoch: Epoch,
     addresses: Vec<String>,
-    at: Time,                     // when that was still the view
+    at: Option<Time>,             // when that was still the view, or when there was first one
     closed: Vec<Arc<AtomicBool>>, // whether nobody listens there, asked when they are all gone
 }
 
 impl Servers {
     fn look(&mut self, view: &View, now: Time) {
         if !view.servers.is_empty() {
-            self.at = now;
+            self.at = Some(now);
             if self.epoch != view.epoch {
                 let addresses = view.servers.values().map(|member| member.address.clone()).collect();
-                *self = Self { epoch: view.epoch, addresses, at: now, closed: Vec::new() };
+                *self = Self { epoch: view.epoch, addresses, at: Some(now), closed: Vec::new() };
             }
         } else if view.restored.is_some() && self.closed.is_empty() {
+            self.at.get_or_insert(now);
             self.closed = self.addresses.iter().map(|address| life::is_closed(address)).collect();
         }
     }
@@ -160,7 +161,7 @@ impl WorkerProcess {
         let deserted = view.restored.filter(|_| view.servers.is_empty());
         let deserted = deserted.map(|clock| Desertion {
             clock,
-            lasts: now.saturating_sub(self.servers.at),
+            lasts: now.saturating_sub(self.servers.at.unwrap_or(now)),
             ended: self.servers.have_ended(),
         });
         Wrong { unheard, troubles: self.troubles.clone(), lacks, deserted, held: self.held.clone() }
@@ -257,7 +258,7 @@ mod tests {
         let gone = View { epoch: Epoch(4), restored: Some(7), ..View::default() };
         let mut servers = Servers::default();
         servers.look(&gone, S(1));
-        assert!(!servers.have_ended(), "none was known");
+        assert_eq!((servers.have_ended(), servers.at), (false, Some(S(1))), "none was known");
         servers.look(&all, S(2));
         let [busy, dead] = listeners;
         drop(dead);
@@ -268,7 +269,7 @@ mod tests {
             assert!(Instant::now() < end, "nobody listens there");
             std::thread::yield_now();
         }
-        assert_eq!((servers.have_ended(), servers.at), (false, S(2)));
+        assert_eq!((servers.have_ended(), servers.at), (false, Some(S(2))));
         servers.look(&View { epoch: Epoch(5), ..all }, S(5));
         drop(busy);
         servers.look(&View { epoch: Epoch(6), ..gone }, S(6));
